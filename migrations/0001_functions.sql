@@ -1,0 +1,228 @@
+-- The SQL interface (docs/sql.md). Every function joins the caller's transaction. SQLSTATEs of our own begin with KC:
+-- KC001 idempotency key reused with another input; KC002 no such run; KC003 run has ended; KC004 inbox full;
+-- KC005 payload too large; KC006 bad argument.
+CREATE FUNCTION capstan.notify_wish(pool text) RETURNS void LANGUAGE plpgsql AS $$
+begin
+  -- A hint only: without it relays find the wish at their next poll. A commit that holds a NOTIFY cannot share its
+  -- flush with others (docs/performance.md), so heavy enqueuers may `set capstan_notify.enabled = off`.
+  if coalesce(nullif(current_setting('capstan_notify.enabled', true), ''), 'on') <> 'off' then
+    perform pg_notify('capstan_wish', pool);
+  end if;
+end $$;
+--> statement-breakpoint
+-- Makes sure that the run has a wish that is due at `due`, or sooner if it had one. Lock order: run row, then wish.
+CREATE FUNCTION capstan.wish_for(run capstan.runs, due timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+begin
+  insert into capstan.wishes as w (run_id, at, priority, ready, pool, agent, tenant)
+    values (run.id, due, run.priority, due <= capstan.now(), run.pool, run.agent, run.tenant)
+    on conflict (run_id) do update set at = least(w.at, excluded.at), ready = w.ready or excluded.ready;
+  if due <= capstan.now() then perform capstan.notify_wish(run.pool); end if;
+end $$;
+--> statement-breakpoint
+CREATE FUNCTION capstan.enqueue_run(
+  agent text,
+  input jsonb,
+  tenant text default 'default',
+  idempotency_key text default null,
+  priority int default 0,
+  run_at timestamptz default null,
+  deadline timestamptz default null,
+  interactive boolean default null,
+  metadata jsonb default null,
+  labels text[] default null,
+  subject text default null,
+  pool text default 'turn',
+  definition_sha text default null,
+  concurrency_key text default null,
+  traceparent text default null,
+  tracestate text default null,
+  actor text default null,
+  run_id uuid default null
+) RETURNS uuid LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+declare
+  v_id uuid := coalesce(enqueue_run.run_id, capstan.uuid_v7());
+  v_now timestamptz := capstan.now();
+  v_digest bytea := sha256(convert_to(enqueue_run.input::text, 'UTF8'));
+  v_sha text := enqueue_run.definition_sha;
+  v_definition jsonb;
+  v_interactive boolean;
+  v_payload jsonb;
+  v_size int;
+  v_found capstan.runs;
+  v_run capstan.runs;
+begin
+  if enqueue_run.agent is null or enqueue_run.agent !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$' then
+    raise exception 'agent % is not a name: use 1 to 64 of A-Z a-z 0-9 _ . - and begin with a letter or digit', coalesce(enqueue_run.agent, 'null') using errcode = 'KC006';
+  end if;
+  if enqueue_run.input is null then raise exception 'input is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
+  if enqueue_run.priority not between -1000 and 1000 then raise exception 'priority % is outside -1000..1000', enqueue_run.priority using errcode = 'KC006'; end if;
+  if enqueue_run.tenant is null or length(enqueue_run.tenant) not between 1 and 200 then raise exception 'tenant must have 1 to 200 characters' using errcode = 'KC006'; end if;
+  if length(enqueue_run.idempotency_key) not between 1 and 500 then raise exception 'idempotency_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
+  if v_sha is null then
+    select a.promoted_sha into v_sha from capstan.agents a where a.name = enqueue_run.agent and a.retired_at is null;
+  end if;
+  if v_sha is not null then
+    select d.definition into v_definition from capstan.agent_definitions d where d.sha = v_sha and d.name = enqueue_run.agent;
+    if not found then raise exception 'agent % has no definition %', enqueue_run.agent, v_sha using errcode = 'KC006'; end if;
+  end if;
+  v_interactive := coalesce(enqueue_run.interactive, (v_definition ->> 'interactive')::boolean, false);
+  v_payload := jsonb_strip_nulls(jsonb_build_object('interactive', case when v_interactive then true end))
+    || jsonb_build_object('origin', 'api', 'agent', enqueue_run.agent, 'definition_sha', v_sha, 'input', enqueue_run.input);
+  v_size := octet_length(v_payload::text);
+  if v_size > coalesce((v_definition #>> '{limits,inline_payload_bytes}')::int, 1048576) then
+    raise exception 'input of % bytes is over the inline limit of % bytes; send large content as a file part that names a blob, or raise limits.inline_payload_bytes (up to 16 MiB) of agent %',
+      v_size, coalesce((v_definition #>> '{limits,inline_payload_bytes}')::int, 1048576), enqueue_run.agent using errcode = 'KC005';
+  end if;
+  insert into capstan.runs (id, created_at, updated_at, tenant, subject, agent, interactive, pool, priority, concurrency_key, labels, metadata,
+      deadline, run_at, traceparent, tracestate, idempotency_key, input_digest, definition_sha, next_seq, journal_bytes, root_run_id)
+    values (v_id, v_now, v_now, enqueue_run.tenant, enqueue_run.subject, enqueue_run.agent, v_interactive, enqueue_run.pool, enqueue_run.priority,
+      enqueue_run.concurrency_key, enqueue_run.labels, enqueue_run.metadata,
+      coalesce(enqueue_run.deadline, v_now + (v_definition #>> '{limits,deadline_ms}')::bigint * interval '1 ms'),
+      enqueue_run.run_at, enqueue_run.traceparent, enqueue_run.tracestate, enqueue_run.idempotency_key, v_digest, v_sha, 2, v_size, v_id)
+    on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
+    returning * into v_run;
+  if v_run.id is null then
+    select * into v_found from capstan.runs r where r.tenant = enqueue_run.tenant and r.idempotency_key = enqueue_run.idempotency_key;
+    -- The digest is over jsonb's text, in which 1 and 1.0 differ though they are equal: compare the values before refusing.
+    if v_found.agent = enqueue_run.agent and (v_found.input_digest = v_digest
+        or exists (select from capstan.events e where e.run_id = v_found.id and e.seq = 1 and e.payload -> 'input' = enqueue_run.input)) then
+      return v_found.id;
+    end if;
+    raise exception 'idempotency key % of tenant % belongs to run % with another %', enqueue_run.idempotency_key, enqueue_run.tenant, v_found.id,
+      case when v_found.agent = enqueue_run.agent then 'input' else 'agent' end
+      using errcode = 'KC001', detail = v_found.id::text, hint = 'Use a new key for new input, or send the same input again to get the same run.';
+  end if;
+  insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, actor, payload)
+    values (v_id, v_now, (random() * 9e18)::bigint, 1, 0, 0, 0, v_size, 1, 0, 'run.created', enqueue_run.actor, v_payload);
+  perform capstan.wish_for(v_run, coalesce(enqueue_run.run_at, v_now));
+  return v_id;
+end $$;
+--> statement-breakpoint
+-- Puts something into a run's inbox: applied at the next boundary, exactly once. The counter on the run row is what
+-- serialises this with the statement that ends the run: whichever comes second sees the other.
+CREATE FUNCTION capstan.send(
+  run_id uuid,
+  payload jsonb,
+  kind text default 'input',
+  dedupe_key text default null,
+  actor text default null,
+  traceparent text default null
+) RETURNS uuid LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+declare
+  v_id uuid;
+  v_run capstan.runs;
+begin
+  if send.payload is null then raise exception 'payload is null' using errcode = 'KC006'; end if;
+  if octet_length(send.payload::text) > 1048576 then
+    raise exception 'input of % bytes is over the inline limit of 1048576 bytes', octet_length(send.payload::text) using errcode = 'KC005';
+  end if;
+  select * into v_run from capstan.runs r where r.id = send.run_id for no key update;
+  if not found then raise exception 'no run %', send.run_id using errcode = 'KC002'; end if;
+  if send.dedupe_key is not null then
+    select i.id into v_id from capstan.inbox i where i.run_id = send.run_id and i.dedupe_key = send.dedupe_key;
+    if found then return v_id; end if;
+  end if;
+  if v_run.finished_at is not null then
+    raise exception 'run % has ended (%)', send.run_id, v_run.state using errcode = 'KC003', hint = 'Start a new run.';
+  end if;
+  if v_run.inbox_pending >= 16 then
+    raise exception 'run % has 16 messages waiting', send.run_id using errcode = 'KC004', hint = 'Wait until the run has taken some of them.';
+  end if;
+  v_id := capstan.uuid_v7();
+  insert into capstan.inbox (id, run_id, at, kind, payload, dedupe_key, actor, traceparent)
+    values (v_id, send.run_id, capstan.now(), send.kind, send.payload, send.dedupe_key, send.actor, send.traceparent);
+  update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = capstan.now() where id = send.run_id;
+  if v_run.state = 'waiting' and v_run.wait_reason = 'input' then perform capstan.wish_for(v_run, capstan.now()); end if;
+  return v_id;
+end $$;
+--> statement-breakpoint
+-- Ends a run and all its descendants at once, from anywhere: raises the fencing token, so that the old holder's next
+-- append is refused, and writes the last event. Idempotent: false when the run had ended already.
+CREATE FUNCTION capstan.cancel_run(run_id uuid, reason text default null, actor text default null) RETURNS boolean LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+declare
+  v_now timestamptz := capstan.now();
+  v_payload jsonb := jsonb_strip_nulls(jsonb_build_object('reason', cancel_run.reason));
+  v_ended boolean := false;
+  v_run capstan.runs;
+begin
+  perform from capstan.runs r where r.id = cancel_run.run_id;
+  if not found then raise exception 'no run %', cancel_run.run_id using errcode = 'KC002'; end if;
+  for v_run in
+    with recursive tree as (
+      select r.id from capstan.runs r where r.id = cancel_run.run_id
+      union
+      select c.id from capstan.runs c join tree t on c.parent_run_id = t.id
+    )
+    select r.* from capstan.runs r where r.id in (select id from tree) and r.finished_at is null order by r.id for no key update
+  loop
+    update capstan.runs r set state = 'cancelled', wait_reason = null, wake_at = null, finished_at = v_now, updated_at = v_now, worker_id = null,
+        cancel_requested_at = v_now, fencing_token = r.fencing_token + 1, next_seq = r.next_seq + 1,
+        journal_bytes = r.journal_bytes + octet_length(v_payload::text), error_code = 'RUN_CANCELLED'
+      where r.id = v_run.id;
+    insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, actor, payload)
+      values (v_run.id, v_now, (random() * 9e18)::bigint, v_run.next_seq, v_run.turn, v_run.fencing_token + 1, v_run.view_epoch,
+        octet_length(v_payload::text), 1, 0, 'run.cancelled', cancel_run.actor, v_payload);
+    delete from capstan.wishes w where w.run_id = v_run.id;
+    perform pg_notify('capstan_cancel', v_run.id::text);
+    if v_run.id = cancel_run.run_id then v_ended := true; end if;
+  end loop;
+  return v_ended;
+end $$;
+--> statement-breakpoint
+CREATE FUNCTION capstan.run_status(run_id uuid) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+declare v_run capstan.runs; v_last jsonb;
+begin
+  select * into v_run from capstan.runs r where r.id = run_status.run_id;
+  if not found then raise exception 'no run %', run_status.run_id using errcode = 'KC002'; end if;
+  if v_run.finished_at is not null then
+    select e.payload into v_last from capstan.events e where e.run_id = run_status.run_id and e.seq = v_run.next_seq - 1;
+  end if;
+  return jsonb_strip_nulls(jsonb_build_object('run_id', v_run.id, 'agent', v_run.agent, 'tenant', v_run.tenant, 'state', v_run.state,
+    'wait_reason', v_run.wait_reason, 'wake_at', v_run.wake_at, 'paused', v_run.paused, 'turn', v_run.turn, 'last_seq', v_run.next_seq - 1,
+    'created_at', v_run.created_at, 'updated_at', v_run.updated_at, 'finished_at', v_run.finished_at, 'error', v_last -> 'error',
+    'usage', jsonb_build_object('input_tokens', v_run.input_tokens, 'output_tokens', v_run.output_tokens, 'cache_read_tokens', v_run.cache_read_tokens,
+      'cache_write_tokens', v_run.cache_write_tokens, 'cost_usd_micros', v_run.cost_usd_micros)))
+    || case when v_last ? 'output' then jsonb_build_object('output', v_last -> 'output') else '{}' end;
+end $$;
+--> statement-breakpoint
+CREATE FUNCTION capstan.refuse_rewrite() RETURNS trigger LANGUAGE plpgsql AS $$
+begin
+  if coalesce(current_setting('capstan_retention.running', true), '') = 'on' then
+    return case when tg_op = 'DELETE' then old else new end;
+  end if;
+  raise exception 'the journal is append-only: % of % refused', tg_op, tg_table_name using errcode = 'insufficient_privilege',
+    hint = 'Events are removed by retention alone.';
+end $$;
+--> statement-breakpoint
+CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE ON capstan.events FOR EACH ROW EXECUTE FUNCTION capstan.refuse_rewrite();
+--> statement-breakpoint
+CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON capstan.events FOR EACH STATEMENT EXECUTE FUNCTION capstan.refuse_rewrite();
+--> statement-breakpoint
+CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON capstan.events_default FOR EACH STATEMENT EXECUTE FUNCTION capstan.refuse_rewrite();
+--> statement-breakpoint
+-- Usage per call: read from the events that record the calls, and from the ledger for calls that no event tells of.
+CREATE VIEW capstan.usage AS
+  select e.run_id, r.tenant, r.agent, coalesce(e.payload ->> 'model', q.payload ->> 'model') as model, 'turn' as kind, e.turn, e.attempt, e.at,
+    case e.type when 'model.responded' then 'ok' else e.payload #>> '{error,code}' end as outcome,
+    coalesce((e.payload #>> '{usage,input}')::bigint, 0) as input_tokens,
+    coalesce((e.payload #>> '{usage,output}')::bigint, 0) as output_tokens,
+    coalesce((e.payload #>> '{usage,cache_read}')::bigint, 0) as cache_read_tokens,
+    coalesce((e.payload #>> '{usage,cache_write}')::bigint, 0) as cache_write_tokens,
+    coalesce((e.payload ->> 'cost_usd_micros')::bigint, 0) as cost_usd_micros,
+    e.payload #>> '{usage,scale}' is distinct from 'provider' as estimated
+  from capstan.events e
+  join capstan.runs r on r.id = e.run_id
+  left join lateral (select p.payload from capstan.events p where p.run_id = e.run_id and p.seq < e.seq and p.type = 'model.requested' order by p.seq desc limit 1) q on true
+  where e.type in ('model.responded', 'model.failed')
+  union all
+  select e.run_id, r.tenant, r.agent, null, 'tool', e.turn, e.attempt, e.at,
+    case e.type when 'tool.completed' then 'ok' when 'tool.interrupted' then 'interrupted' else e.payload #>> '{error,code}' end, 0, 0, 0, 0, 0, false
+  from capstan.events e join capstan.runs r on r.id = e.run_id
+  where e.type in ('tool.completed', 'tool.failed', 'tool.interrupted')
+  union all
+  select run_id, tenant, agent, model, kind, turn, attempt, at, outcome, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd_micros, estimated
+  from capstan.usage_ledger;

@@ -1,0 +1,148 @@
+/** How users write an agent. */
+import type { z } from "zod";
+import type { CompactionPolicy } from "../domain/compaction/policy.ts";
+import { agentDefinition, normalizeDefinition, type AgentDefinition } from "../domain/definition.ts";
+import type { JsonObject } from "../domain/json.ts";
+import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
+import type { AgentCode } from "../engine/code.ts";
+import type { WarnSink } from "../engine/ports.ts";
+import { checkAgainst, fromZod } from "../engine/json-schema.ts";
+import { ConfigError } from "./config-error.ts";
+import { camelIssues, dropUnset, isTool, jsonSchemaOf, refuseStrange, snakeKeys, type Tool } from "./tool.ts";
+
+export interface AgentLimitsSpec {
+  /** Turns until TURN_LIMIT; default 64, none for interactive runs. */
+  readonly maxTurns?: number;
+  /** Milliseconds from the run's creation until RUN_DEADLINE. */
+  readonly deadlineMs?: number;
+  /** Tool calls of one response that run at once, 1 to 64; default 8. */
+  readonly parallelTools?: number;
+  /** Tool calls of one response that are executed at all, 1 to 1,000; default 128. */
+  readonly maxCallsPerTurn?: number;
+  /** Failed model calls that count, per turn and model; default 5. Rate limits, crashes and deploys do not count. */
+  readonly modelAttempts?: number;
+  /** Milliseconds; default 10 minutes. */
+  readonly modelTimeoutMs?: number;
+  /** Bytes of one event's payload, 4,096 to 16 MiB; default 1 MiB. */
+  readonly inlinePayloadBytes?: number;
+}
+
+export interface CallSettingsSpec {
+  readonly maxOutputTokens?: number;
+  readonly temperature?: number;
+  readonly topP?: number;
+  readonly seed?: number;
+  readonly reasoningEffort?: "low" | "medium" | "high";
+  readonly stopSequences?: readonly string[];
+  readonly providerOptions?: JsonObject;
+}
+
+export interface ClaimCheckSpec {
+  readonly tools: readonly string[];
+  readonly overBytes?: number;
+  readonly previewBytes?: number;
+}
+
+export interface AgentSpec<Input extends z.ZodType = z.ZodType, Output extends z.ZodType = z.ZodType> {
+  readonly name: string;
+  /** `provider:model`, e.g. `anthropic:claude-…`, `openai:gpt-…`, `ollama:…`, `offline:auditor`. */
+  readonly model: string;
+  /** Models tried in turn when the first cannot be reached. */
+  readonly fallbacks?: readonly string[];
+  readonly instructions: string;
+  readonly tools?: readonly Tool[];
+  readonly input?: Input;
+  /** Structured output. The result is this type; an answer that does not fit is told to the model twice, then OUTPUT_INVALID. */
+  readonly output?: Output;
+  readonly settings?: CallSettingsSpec;
+  readonly limits?: AgentLimitsSpec;
+  /** The run parks at `awaiting_input` after an answer instead of ending. */
+  readonly interactive?: boolean;
+  /** Bytes of transcript above which the owner is warned once; default 262,144; false for never. */
+  readonly warnTranscriptBytes?: number | false;
+  /** Field names are the wire's (snake_case), the same in every form of the policy. */
+  readonly compaction?: CompactionPolicy;
+  readonly claimCheck?: ClaimCheckSpec;
+  readonly onWarn?: WarnSink;
+}
+
+export interface Agent<Input = unknown, Output = unknown> {
+  readonly name: string;
+  readonly definition: AgentDefinition;
+  readonly code: AgentCode;
+  /** Checks and completes an input as the agent's own schema does (defaults applied). */
+  readonly parseInput: (input: unknown) => { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly issues: readonly { path: string; message: string }[] };
+  /** For types only: never set. */
+  readonly types?: { readonly input: Input; readonly output: Output };
+}
+
+/** Throws ConfigError naming the field and its range. */
+export function agent<Input extends z.ZodType = z.ZodType<string>, Output extends z.ZodType = z.ZodType<string>>(spec: AgentSpec<Input, Output>): Agent<z.input<Input>, z.output<Output>> {
+  const { name, model, fallbacks, instructions, tools = [], input, output, settings, limits, interactive, warnTranscriptBytes, compaction, claimCheck, onWarn, ...strange } = spec;
+  const where = `agent ${JSON.stringify(name)}`;
+  refuseStrange(where, strange);
+  if (onWarn !== undefined && typeof onWarn !== "function") throw new ConfigError(where, [{ path: "onWarn", message: "must be a function" }]);
+  checkTools(where, tools, output !== undefined);
+  const candidate = dropUnset({
+    name,
+    model,
+    fallbacks,
+    instructions,
+    tools: tools.map((t) => t.definition),
+    input_schema: input && inputSchemaOf(where, input),
+    output_schema: output && checkableSchema(where, "output", jsonSchemaOf(where, "output", output, "output")),
+    settings: settings && snakeKeys(settings),
+    limits: limits && snakeKeys(limits),
+    interactive,
+    warn_transcript_bytes: warnTranscriptBytes,
+    compaction,
+    claim_check: claimCheck && snakeKeys(claimCheck),
+  });
+  const parsed = agentDefinition.safeParse(candidate);
+  if (!parsed.success) throw new ConfigError(where, camelIssues(parsed.error));
+  checkModelName(where, "model", model);
+  fallbacks?.forEach((fallback, i) => checkModelName(where, `fallbacks.${i}`, fallback));
+  const strangers = (claimCheck?.tools ?? []).filter((listed) => !tools.some((t) => t.definition.name === listed));
+  if (strangers.length > 0) throw new ConfigError(where, [{ path: "claimCheck.tools", message: `names ${strangers.join(", ")}, which the agent does not have` }]);
+  return {
+    name,
+    definition: normalizeDefinition(parsed.data),
+    code: { name, tools: new Map(tools.map((t) => [t.definition.name, t])), onWarn },
+    parseInput: (value) => (input === undefined ? { ok: true, value } : fromZod(input.safeParse(value))),
+  };
+}
+
+function checkTools(where: string, tools: readonly Tool[], hasOutput: boolean): void {
+  const refuse = (message: string): ConfigError => new ConfigError(where, [{ path: "tools", message }]);
+  if (!Array.isArray(tools) || !tools.every(isTool)) throw refuse("must be a list of what tool() gives");
+  const names = new Set<string>();
+  for (const { definition } of tools) {
+    if (names.has(definition.name)) throw refuse(`has two tools named ${definition.name}`);
+    names.add(definition.name);
+  }
+  if (hasOutput && names.has(SUBMIT_OUTPUT_TOOL)) throw refuse(`has a tool named ${SUBMIT_OUTPUT_TOOL}, which is the built-in one of every agent with an output schema`);
+}
+
+/**
+ * What is stored is the parsed input, and a worker checks it once more, against the stored schema. A transform would make
+ * those two disagree, so the schema must be expressible from both sides.
+ */
+function inputSchemaOf(where: string, input: z.ZodType): JsonObject {
+  jsonSchemaOf(where, "input", input, "output");
+  return checkableSchema(where, "input", jsonSchemaOf(where, "input", input));
+}
+
+/** A schema that the worker could not read would stop every run of the agent, long after its definition. */
+function checkableSchema(where: string, field: string, schema: JsonObject): JsonObject {
+  try {
+    checkAgainst(schema, null);
+  } catch (error) {
+    throw new ConfigError(where, [{ path: field, message: `has a JSON Schema that cannot be checked: ${error instanceof Error ? error.message : String(error)}` }]);
+  }
+  return schema;
+}
+
+function checkModelName(where: string, path: string, model: string): void {
+  if (/^[a-z][a-z0-9_-]*:.+$/.test(model)) return;
+  throw new ConfigError(where, [{ path, message: `${JSON.stringify(model)} must name its provider, as in "anthropic:…", "openai:…", "ollama:…" or "offline:auditor"` }]);
+}

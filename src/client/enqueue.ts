@@ -1,0 +1,90 @@
+/** Starts runs by the SQL interface, so that every way in (TypeScript, SQL, HTTP) means the same. */
+import type { AgentDefinition } from "../domain/definition.ts";
+import type { JsonObject, JsonValue } from "../domain/json.ts";
+import { toJsonValue } from "../domain/json.ts";
+import { fromPostgres, InputInvalidError } from "./errors.ts";
+import { queryTx, type Tx } from "./transaction.ts";
+
+export interface EnqueueOptions {
+  /** The caller's own transaction: the run exists if and only if it commits. */
+  readonly tx?: Tx;
+  readonly tenant?: string;
+  readonly subject?: string;
+  /** Met again with the same input it gives the run that exists; with another input IdempotencyConflictError. */
+  readonly idempotencyKey?: string;
+  /** -1000 to 1000; lower runs sooner, as in graphile-worker. */
+  readonly priority?: number;
+  readonly runAt?: Date;
+  readonly deadline?: Date;
+  readonly interactive?: boolean;
+  readonly metadata?: JsonObject;
+  readonly labels?: readonly string[];
+  readonly pool?: string;
+  readonly concurrencyKey?: string;
+  readonly traceparent?: string;
+  readonly tracestate?: string;
+  readonly actor?: string;
+}
+
+/** What enqueue needs of an agent: structural, so that a producer needs no worker code. */
+export interface EnqueueAgent {
+  readonly name: string;
+  readonly definition: AgentDefinition;
+  readonly parseInput: (input: unknown) => { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly issues: readonly { path: string; message: string }[] };
+}
+
+const ENQUEUE = `select capstan.enqueue_run(agent => $1, input => $2::jsonb, tenant => $3, idempotency_key => $4, priority => $5::int, run_at => $6::timestamptz,
+  deadline => $7::timestamptz, interactive => $8::boolean, metadata => $9::jsonb, labels => $10::text[], subject => $11, pool => $12, definition_sha => $13,
+  concurrency_key => $14, traceparent => $15, tracestate => $16, actor => $17) as id`;
+
+const STORE_DEFINITION = `insert into capstan.agent_definitions (sha, name, definition) values ($1, $2, $3::jsonb) on conflict (sha) do nothing`;
+
+export async function enqueueRun(
+  db: Tx,
+  named: (text: string) => string,
+  agent: EnqueueAgent | string,
+  input: unknown,
+  options: EnqueueOptions,
+  shaOf: (definition: AgentDefinition) => string,
+): Promise<string> {
+  const tx = options.tx ?? db;
+  const name = typeof agent === "string" ? agent : agent.name;
+  const json = inputJson(agent, input);
+  const sha = typeof agent === "string" ? null : shaOf(agent.definition);
+  try {
+    // A definition in code is pinned as it is, also before any worker has registered it.
+    if (typeof agent !== "string") await queryTx(tx, named(STORE_DEFINITION), [sha, name, JSON.stringify(agent.definition)]);
+    const rows = await queryTx<{ id: string }>(tx, named(ENQUEUE), [
+      name,
+      JSON.stringify(json),
+      options.tenant ?? "default",
+      options.idempotencyKey ?? null,
+      options.priority ?? 0,
+      options.runAt?.toISOString() ?? null,
+      options.deadline?.toISOString() ?? null,
+      options.interactive ?? null,
+      options.metadata === undefined ? null : JSON.stringify(options.metadata),
+      options.labels === undefined ? null : [...options.labels],
+      options.subject ?? null,
+      options.pool ?? "turn",
+      sha,
+      options.concurrencyKey ?? null,
+      options.traceparent ?? null,
+      options.tracestate ?? null,
+      options.actor ?? null,
+    ]);
+    return (rows[0] as { id: string }).id;
+  } catch (error) {
+    throw fromPostgres(error);
+  }
+}
+
+/** Throws InputInvalidError before anything is sent: the agent's own schema, then what JSON can hold. */
+function inputJson(agent: EnqueueAgent | string, input: unknown): JsonValue {
+  const parsed = typeof agent === "string" ? { ok: true as const, value: input } : agent.parseInput(input);
+  const name = typeof agent === "string" ? agent : agent.name;
+  if (!parsed.ok) throw new InputInvalidError(name, parsed.issues);
+  const json = toJsonValue(parsed.value);
+  if (!json.ok) throw new InputInvalidError(name, [{ path: json.problem.path, message: json.problem.problem }]);
+  return json.value;
+}

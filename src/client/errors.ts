@@ -1,0 +1,101 @@
+/** Errors that a service which enqueues meets. Postgres raises them with SQLSTATEs of class KC; here they get names. */
+import { CapstanError } from "../domain/error.ts";
+import type { JsonObject } from "../domain/json.ts";
+
+export class IdempotencyConflictError extends CapstanError {
+  override readonly name = "IdempotencyConflictError";
+  readonly code = "IDEMPOTENCY_CONFLICT";
+  override readonly details: JsonObject;
+  /** The run that the key belongs to. */
+  readonly runId: string;
+  constructor(message: string, runId: string, options?: ErrorOptions) {
+    super(message, options);
+    this.runId = runId;
+    this.details = { run_id: runId };
+  }
+}
+
+export class InputInvalidError extends CapstanError {
+  override readonly name = "InputInvalidError";
+  readonly code = "INPUT_INVALID";
+  override readonly details: JsonObject;
+  constructor(agent: string, issues: readonly { readonly path: string; readonly message: string }[]) {
+    super(`the input does not fit agent ${agent}: ${issues.map(({ path, message }) => (path === "" ? message : `${path}: ${message}`)).join("; ")}`);
+    this.details = { agent, issues: issues as unknown as JsonObject[] };
+  }
+}
+
+export class UnknownRunError extends CapstanError {
+  override readonly name = "UnknownRunError";
+  readonly code = "RUN_MISSING";
+}
+
+export class RunEndedError extends CapstanError {
+  override readonly name = "RunEndedError";
+  readonly code = "RUN_FINISHED";
+}
+
+export class InboxFullError extends CapstanError {
+  override readonly name = "InboxFullError";
+  readonly code = "INBOX_FULL";
+  override readonly retryable = true;
+}
+
+export class TooLargeError extends CapstanError {
+  override readonly name = "TooLargeError";
+  readonly code = "PAYLOAD_TOO_LARGE";
+}
+
+export class ArgumentError extends CapstanError {
+  override readonly name = "ArgumentError";
+  readonly code = "ARGUMENT_INVALID";
+}
+
+/** The run has ended without a result. `code` of the journal's own error stands in `runError`. */
+export class RunFailedError extends CapstanError {
+  override readonly name = "RunFailedError";
+  readonly code: string;
+  override readonly details: JsonObject;
+  constructor(runId: string, state: string, error: { readonly code: string; readonly message: string; readonly details?: JsonObject }) {
+    super(`run ${runId} ${state}: ${error.message}`);
+    this.code = error.code;
+    this.details = { run_id: runId, state, ...error.details };
+  }
+}
+
+export class ResultTimeoutError extends CapstanError {
+  override readonly name = "ResultTimeoutError";
+  readonly code = "RESULT_TIMEOUT";
+  override readonly retryable = true;
+}
+
+interface PgError {
+  readonly code?: string;
+  readonly message?: string;
+  readonly detail?: string;
+  readonly cause?: unknown;
+}
+
+/** Gives the named error for one of our SQLSTATEs; anything else comes back as it was. Looks through drizzle's wrapper. */
+export function fromPostgres(error: unknown): unknown {
+  const pg = error as PgError | undefined;
+  const message = pg?.message ?? "";
+  switch (pg?.code) {
+    case "KC001":
+      return new IdempotencyConflictError(message, pg.detail ?? "", { cause: error });
+    case "KC002":
+      return new UnknownRunError(message, { cause: error });
+    case "KC003":
+      return new RunEndedError(message, { cause: error });
+    case "KC004":
+      return new InboxFullError(message, { cause: error });
+    case "KC005":
+      return new TooLargeError(message, { cause: error });
+    case "KC006":
+      return new ArgumentError(message, { cause: error });
+    default: {
+      const inner = pg?.cause === undefined ? undefined : fromPostgres(pg.cause);
+      return inner instanceof CapstanError ? inner : error;
+    }
+  }
+}

@@ -1,0 +1,112 @@
+/**
+ * An agent's definition as it is stored and hashed: data only. Code supplies what cannot be stored (`execute`, `onWarn`).
+ * One schema for every entrance; field names are the stored ones.
+ */
+import { z } from "zod";
+import { compactionPolicy, isCompactionUnset } from "./compaction/policy.ts";
+import { canonicalJson, type JsonObject, type JsonValue } from "./json.ts";
+import { numberBetween, refusal, wholeNumber } from "./ranges.ts";
+
+const jsonSchema = z.custom<JsonObject>((v) => typeof v === "object" && v !== null && !Array.isArray(v));
+
+export const agentNamePattern = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
+/** What both large vendors accept as a tool's name. */
+export const toolNamePattern = /^[A-Za-z0-9_-]{1,64}$/;
+
+/** `read` and `idempotent` calls are repeated after an interruption; `once` never is (P4). */
+export const toolEffect = z.enum(["read", "idempotent", "once"]);
+export type ToolEffect = z.infer<typeof toolEffect>;
+
+export const MAX_INLINE_PAYLOAD_BYTES = 16 * 1024 * 1024;
+
+export const toolDefinition = z.strictObject({
+  name: z.string().regex(toolNamePattern, "must match [A-Za-z0-9_-]{1,64}"),
+  description: z.string(),
+  input_schema: jsonSchema,
+  effect: toolEffect,
+  timeout_ms: wholeNumber(1, 86_400_000).optional(),
+  /** For `read` and `idempotent` only: tries in all, and the first pause between two, doubled each time. */
+  retry: z.strictObject({ attempts: wholeNumber(1, 20), backoff_ms: wholeNumber(0, 600_000).optional() }).optional(),
+  max_result_bytes: wholeNumber(1024, MAX_INLINE_PAYLOAD_BYTES).optional(),
+});
+export type ToolDefinition = z.infer<typeof toolDefinition>;
+
+export const agentLimits = z.strictObject({
+  /** Turns until the run fails with TURN_LIMIT. Unset: 64, and no limit for interactive runs. */
+  max_turns: wholeNumber(1, 1_000_000).optional(),
+  /** Wall time from the run's creation until RUN_DEADLINE. */
+  deadline_ms: wholeNumber(1).optional(),
+  /** Tool calls of one response that run at the same time. */
+  parallel_tools: wholeNumber(1, 64).optional(),
+  /** Tool calls of one response that are executed at all; the rest is answered with an error. */
+  max_calls_per_turn: wholeNumber(1, 1_000).optional(),
+  /** Failures of the model that count (not rate limits, not crashes) in one turn until the run fails. */
+  model_attempts: wholeNumber(1, 100).optional(),
+  model_timeout_ms: wholeNumber(1, 86_400_000).optional(),
+  /** Largest payload of one event. */
+  inline_payload_bytes: wholeNumber(4096, MAX_INLINE_PAYLOAD_BYTES).optional(),
+});
+export type AgentLimits = z.infer<typeof agentLimits>;
+
+export const callSettings = z.strictObject({
+  max_output_tokens: wholeNumber(1).optional(),
+  temperature: numberBetween(0, 2).optional(),
+  top_p: numberBetween(0, 1).optional(),
+  seed: z.int().optional(),
+  reasoning_effort: z.enum(["low", "medium", "high"]).optional(),
+  stop_sequences: z.array(z.string()).optional(),
+  provider_options: jsonSchema.optional(),
+});
+
+export const agentDefinition = z.strictObject({
+  name: z.string().regex(agentNamePattern, "must match [A-Za-z0-9][A-Za-z0-9_.-]{0,63}"),
+  model: z.string().min(1),
+  /** Full model names tried in turn when the model is unavailable. */
+  fallbacks: z.array(z.string().min(1)).optional(),
+  instructions: z.string(),
+  tools: z.array(toolDefinition),
+  input_schema: jsonSchema.optional(),
+  output_schema: jsonSchema.optional(),
+  settings: callSettings.optional(),
+  limits: agentLimits.optional(),
+  interactive: z.boolean().optional(),
+  warn_transcript_bytes: z.union([z.literal(false), z.int().min(1)], { error: refusal("false or a whole number", { min: 1, max: Number.MAX_SAFE_INTEGER }) }).optional(),
+  compaction: compactionPolicy.optional(),
+  claim_check: z.strictObject({ tools: z.array(z.string()).min(1), over_bytes: wholeNumber(256).optional(), preview_bytes: wholeNumber(0).optional() }).optional(),
+});
+export type AgentDefinition = z.infer<typeof agentDefinition>;
+
+/**
+ * The text whose sha256 names a definition: canonical JSON with unset and empty parts left out (an empty object or list
+ * says the same as none, so that a feature that is not used does not change the hash) and CRLF as LF.
+ */
+export function definitionText(definition: AgentDefinition): string {
+  return canonicalJson(onlyWhatIsSet(definition));
+}
+
+/**
+ * The definition as its hash sees it. Two definitions of one hash must render to the same calls on every worker (P5):
+ * what the hash does not tell apart (CRLF, an empty list of stop sequences) must not reach a model either.
+ */
+export function normalizeDefinition(definition: AgentDefinition): AgentDefinition {
+  return { tools: [], ...onlyWhatIsSet(definition) } as unknown as AgentDefinition;
+}
+
+function onlyWhatIsSet({ compaction, ...rest }: AgentDefinition): JsonObject {
+  const kept = compaction === undefined || isCompactionUnset(compaction) ? rest : { ...rest, compaction };
+  return (withoutEmpty(kept as unknown as JsonValue) ?? {}) as JsonObject;
+}
+
+/** JSON Schemas are kept as they are: `required: []` or `properties: {}` inside them is the user's own business. */
+const verbatimKeys = new Set(["input_schema", "output_schema", "provider_options"]);
+
+function withoutEmpty(value: JsonValue): JsonValue | undefined {
+  if (typeof value === "string") return value.replaceAll("\r\n", "\n");
+  if (value === null || typeof value !== "object") return value;
+  if (Array.isArray(value)) return value.length === 0 ? undefined : value.map((item) => withoutEmpty(item as JsonValue) ?? null);
+  const kept = Object.entries(value as JsonObject).flatMap(([key, member]): [string, JsonValue][] => {
+    const clean = verbatimKeys.has(key) ? member : withoutEmpty(member);
+    return clean === undefined ? [] : [[key, clean]];
+  });
+  return kept.length === 0 ? undefined : Object.fromEntries(kept);
+}

@@ -1,0 +1,176 @@
+/**
+ * The closed union of journal events. Names are dotted and in the past tense; each has one zod schema per version and
+ * only the newest is written. A row's envelope (seq, turn, attempt, step key, token, epoch, origin, actor) stands in
+ * columns; the payload holds only what is new (P6): never a transcript, never a whole request.
+ */
+import { z } from "zod";
+import type { JsonObject, JsonValue } from "./json.ts";
+import { assistantPart, userPart } from "./transcript/message.ts";
+import { usageSchema } from "./usage.ts";
+
+const jsonValue = z.custom<JsonValue>((v) => v !== undefined);
+const jsonObject = z.custom<JsonObject>((v) => typeof v === "object" && v !== null && !Array.isArray(v));
+
+const recordedError = z.object({
+  code: z.string(),
+  message: z.string(),
+  details: jsonObject.optional(),
+  cause: z.array(z.string()).optional(),
+});
+
+/** Why a run waits. A waiting run is called by its reason in texts and URLs (`awaiting_input`). */
+export const waitReasons = [
+  "input",
+  "approval",
+  "children",
+  "signal",
+  "timer",
+  "compaction",
+  "quota",
+  "retry",
+  "crash_loop",
+  "agent_missing",
+  "context_exhausted",
+] as const;
+export type WaitReason = (typeof waitReasons)[number];
+
+export const eventSchemas = {
+  /** Written by enqueue, in the caller's transaction. `definition_sha` is null when no definition of that name was known. */
+  "run.created": z.object({
+    origin: z.enum(["api", "spawn", "fork", "import", "schedule", "workflow"]),
+    agent: z.string(),
+    definition_sha: z.string().nullable(),
+    input: jsonValue,
+    interactive: z.boolean().optional(),
+  }),
+  /** The run was enqueued by name before any definition was known; the first worker pinned the promoted one. */
+  "run.pinned": z.object({ definition_sha: z.string() }),
+  /**
+   * The start of a turn and its request, committed before the call. The request itself is not stored: rendering
+   * `to_seq` events of the row's view epoch with `render` gives it again, and `hash` and `size_bytes` prove it.
+   */
+  "model.requested": z.object({
+    model: z.string(),
+    to_seq: z.int().nonnegative(),
+    /** seq of the compaction marker that the view begins with; absent for a view from the first event. */
+    marker: z.int().positive().optional(),
+    render: z.int().positive(),
+    /** The output schema was asked of the provider itself, not by the `submit_output` tool. */
+    native_output: z.boolean().optional(),
+    /** Message indexes after which the vendor was asked to cache. */
+    breakpoints: z.array(z.int().nonnegative()),
+    size_bytes: z.int().nonnegative(),
+    /** Chained sha256 of the canonical call, base64url. */
+    hash: z.string(),
+    /** Why this is not the turn's first request. `lost`: the earlier call died with its worker and may have been billed. */
+    again: z.enum(["lost", "failed", "interrupted"]).optional(),
+  }),
+  /** The response, and in the same row the announcement of its calls. */
+  "model.responded": z.object({
+    content: z.array(assistantPart),
+    finish: z.object({ reason: z.enum(["stop", "length", "tool_calls", "content_filter", "error", "other"]), raw: z.string().optional() }),
+    usage: usageSchema,
+    cost_usd_micros: z.int().nonnegative().optional(),
+    model: z.string().optional(),
+    response_id: z.string().optional(),
+    wire: z.object({ sha256: z.string(), client: z.string() }).optional(),
+    raw_usage: jsonObject.optional(),
+    /** Positions of calls with side effects that are executed as soon as this row is committed: from here on their outcome may be unknown. */
+    announced: z.array(z.int().nonnegative()).optional(),
+    duration_ms: z.int().nonnegative(),
+  }),
+  "model.failed": z.object({
+    error: recordedError,
+    retryable: z.boolean(),
+    counts: z.boolean(),
+    retry_in_ms: z.int().nonnegative().optional(),
+    usage: usageSchema.optional(),
+    duration_ms: z.int().nonnegative(),
+  }),
+  /** The engine answers the model itself: its response was empty, cut off, or not what the output schema asks for. */
+  "model.corrected": z.object({ reason: z.enum(["empty", "truncated", "output_invalid"]), text: z.string() }),
+  /** A call with side effects that had to wait (for a slot, an approval) is announced just before it is executed. */
+  "tool.started": z.object({ call_id: z.string(), index: z.int().nonnegative(), name: z.string() }),
+  "tool.completed": z.object({
+    call_id: z.string(),
+    index: z.int().nonnegative(),
+    name: z.string(),
+    output: jsonValue,
+    /** The whole result stands in a blob; `output` is its excerpt. */
+    blob: z.object({ sha256: z.string(), size_bytes: z.int().nonnegative(), media_type: z.string() }).optional(),
+    /** Strings that were repaired on the way in (NUL, broken surrogates). */
+    repaired: z.int().positive().optional(),
+    duration_ms: z.int().nonnegative(),
+  }),
+  "tool.failed": z.object({
+    call_id: z.string(),
+    index: z.int().nonnegative(),
+    name: z.string(),
+    error: recordedError,
+    duration_ms: z.int().nonnegative(),
+  }),
+  /** A call with side effects was announced and its end is not known: the model is told so (P4). */
+  "tool.interrupted": z.object({
+    call_id: z.string(),
+    index: z.int().nonnegative(),
+    name: z.string(),
+    reason: z.enum(["worker_lost", "timed_out", "aborted"]),
+  }),
+  /** Input from outside, taken from the inbox at a boundary; the row's inbox id says which. */
+  "input.applied": z.object({ content: z.array(userPart), steering: z.boolean().optional() }),
+  "run.parked": z.object({ reason: z.enum(waitReasons), wake_at: z.string().optional(), detail: jsonObject.optional() }),
+  /** A waiting run goes on in the middle of a turn (its calls are open): what it waited for is over. */
+  "run.resumed": z.object({ from: z.enum(waitReasons) }),
+  "run.completed": z.object({ output: jsonValue }),
+  "run.failed": z.object({ error: recordedError }),
+  "run.cancelled": z.object({ reason: z.string().optional() }),
+} as const;
+
+export type EventType = keyof typeof eventSchemas;
+export type EventPayload<T extends EventType> = z.infer<(typeof eventSchemas)[T]>;
+/** The version that is written today, per type. Older ones are lifted by upcast.ts. */
+export const eventVersions: { readonly [T in EventType]: number } = {
+  "run.created": 1,
+  "run.pinned": 1,
+  "model.requested": 1,
+  "model.responded": 1,
+  "model.failed": 1,
+  "model.corrected": 1,
+  "tool.started": 1,
+  "tool.completed": 1,
+  "tool.failed": 1,
+  "tool.interrupted": 1,
+  "input.applied": 1,
+  "run.parked": 1,
+  "run.resumed": 1,
+  "run.completed": 1,
+  "run.failed": 1,
+  "run.cancelled": 1,
+};
+
+/** What stands beside the payload in a row. */
+export interface EventEnvelope {
+  readonly seq: number;
+  readonly turn: number;
+  readonly attempt: number;
+  /** What is recorded at most once per run: `m<turn>` for a response, `t<turn>.<index>` for a call's end. */
+  readonly stepKey?: string;
+  readonly epoch: number;
+  /** Where the content came from when it is not the operator's own: `tool:<name>`, `agent:<name>`, `mcp:<server>`. */
+  readonly origin?: string;
+  readonly actor?: string;
+  readonly inboxId?: string;
+}
+
+export type EventOf<T extends EventType> = EventEnvelope & { readonly type: T; readonly payload: EventPayload<T> };
+export type CapstanEvent = { [T in EventType]: EventOf<T> }[EventType];
+/** An event that has not been given its seq yet. */
+export type NewEvent = { [T in EventType]: Omit<EventOf<T>, "seq"> }[EventType];
+
+/** Builds a new event; exists so that call sites keep type and payload together. */
+export function newEvent<T extends EventType>(type: T, payload: EventPayload<T>, envelope: Omit<EventEnvelope, "seq">): NewEvent {
+  return { type, payload, ...envelope } as NewEvent;
+}
+
+export const responseStepKey = (turn: number): string => `m${turn}`;
+export const callStepKey = (turn: number, index: number): string => `t${turn}.${index}`;

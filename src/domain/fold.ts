@@ -1,0 +1,212 @@
+/**
+ * The pure function from events to what a run knows. `evolve` is its single step; folding again performs no effect.
+ *
+ * A state owns its `view` and its open calls and `evolve` appends to them in place: a run of 10,000 turns would
+ * otherwise copy its message list at every event. Do not keep a state across an `evolve` that you did not ask for.
+ */
+import type { CapstanEvent, EventPayload, WaitReason } from "./event.ts";
+import type { JsonValue } from "./json.ts";
+import { assertTransition, type RunStatus } from "./run.ts";
+import { inputMessage, resultMessage } from "./transcript/derive.ts";
+import type { Message, ToolCallPart, ToolResultPart } from "./transcript/message.ts";
+import { addUsage, noUsage, type TokenScale, type UsageTotals } from "./usage.ts";
+
+/** A call of the current turn: answered when `result` is there. */
+export interface OpenCall {
+  readonly index: number;
+  readonly call: ToolCallPart;
+  /** Its execution may have begun: recorded before the first side effect. */
+  announced: boolean;
+  result?: ToolResultPart;
+}
+
+/** Where the run is inside a turn. `boundary` is the only place where input, cancel, pause and compaction act. */
+export type TurnPhase =
+  | { readonly kind: "boundary" }
+  /** A request was committed; its response is not known. */
+  | { readonly kind: "requested"; readonly attempt: number }
+  /** The request failed; the same turn is to be asked again. */
+  | { readonly kind: "failed"; readonly attempt: number; readonly failure: EventPayload<"model.failed"> }
+  /** A response with calls, at least one of them unanswered. */
+  | { readonly kind: "calling"; readonly calls: OpenCall[] }
+  /** A response without calls: the run's owner decides what it means (end, correction, wait for input). */
+  | { readonly kind: "answered"; readonly response: EventPayload<"model.responded"> };
+
+export interface RunState {
+  seq: number;
+  status: RunStatus;
+  waitReason: WaitReason | undefined;
+  agent: string;
+  definitionSha: string | undefined;
+  input: JsonValue;
+  interactive: boolean;
+  turn: number;
+  phase: TurnPhase;
+  /** seq of the last event that changed the view: what a request's `to_seq` names. */
+  viewSeq: number;
+  epoch: number;
+  marker: number | undefined;
+  /** The messages that a model sees now. */
+  view: Message[];
+  usage: UsageTotals;
+  /** The last request's whole prompt plus its response, by the provider's count. */
+  contextTokens: number | undefined;
+  contextScale: TokenScale | undefined;
+  /** Failures that count, in this turn. */
+  modelFailures: number;
+  /** Corrections since the last good response, by reason. */
+  corrections: { empty: number; truncated: number; output_invalid: number };
+  /** Whether the last request asked the provider for structured output natively. */
+  nativeOutput: boolean;
+  output: JsonValue | undefined;
+  error: EventPayload<"run.failed">["error"] | undefined;
+}
+
+export function initialState(): RunState {
+  return {
+    seq: 0,
+    status: "queued",
+    waitReason: undefined,
+    agent: "",
+    definitionSha: undefined,
+    input: null,
+    interactive: false,
+    turn: 0,
+    phase: { kind: "boundary" },
+    viewSeq: 0,
+    epoch: 0,
+    marker: undefined,
+    view: [],
+    usage: noUsage,
+    contextTokens: undefined,
+    contextScale: undefined,
+    modelFailures: 0,
+    corrections: { empty: 0, truncated: 0, output_invalid: 0 },
+    nativeOutput: false,
+    output: undefined,
+    error: undefined,
+  };
+}
+
+/** Folds one event into `state`, which it changes and returns. Reads no clock: time is in the event. */
+export function evolve(state: RunState, event: CapstanEvent): RunState {
+  const viewLength = state.view.length;
+  apply(state, event);
+  state.seq = event.seq;
+  if (state.view.length !== viewLength) state.viewSeq = event.seq;
+  return state;
+}
+
+export function fold(events: Iterable<CapstanEvent>, from: RunState = initialState()): RunState {
+  let state = from;
+  for (const event of events) state = evolve(state, event);
+  return state;
+}
+
+function apply(state: RunState, event: CapstanEvent): void {
+  switch (event.type) {
+    case "run.created": {
+      const { agent, definition_sha, input, interactive } = event.payload;
+      state.agent = agent;
+      state.definitionSha = definition_sha ?? undefined;
+      state.input = input;
+      state.interactive = interactive ?? false;
+      state.view.push(inputMessage(input));
+      return;
+    }
+    case "run.pinned":
+      state.definitionSha = event.payload.definition_sha;
+      return;
+    case "model.requested":
+      move(state, "running");
+      if (event.turn !== state.turn) state.modelFailures = 0;
+      state.turn = event.turn;
+      state.nativeOutput = event.payload.native_output ?? false;
+      state.phase = { kind: "requested", attempt: event.attempt };
+      return;
+    case "model.responded": {
+      const { content, usage, cost_usd_micros, announced } = event.payload;
+      state.usage = addUsage(state.usage, usage, cost_usd_micros ?? 0);
+      state.contextTokens = usage.input + usage.output;
+      state.contextScale = usage.scale;
+      if (content.length > 0) state.view.push({ role: "assistant", content });
+      const calls = content.flatMap((part) => (part.type === "tool_call" ? [part] : []));
+      if (calls.length === 0) {
+        state.phase = { kind: "answered", response: event.payload };
+        return;
+      }
+      state.corrections = { empty: 0, truncated: 0, output_invalid: state.corrections.output_invalid };
+      state.phase = { kind: "calling", calls: calls.map((call, index) => ({ index, call, announced: announced?.includes(index) ?? false })) };
+      return;
+    }
+    case "model.failed": {
+      const { usage, counts } = event.payload;
+      if (usage !== undefined) state.usage = addUsage(state.usage, usage, 0);
+      if (counts) state.modelFailures++;
+      state.phase = { kind: "failed", attempt: event.attempt, failure: event.payload };
+      return;
+    }
+    case "model.corrected":
+      state.corrections[event.payload.reason]++;
+      state.view.push({ role: "user", content: [{ type: "text", text: event.payload.text }] });
+      state.phase = { kind: "boundary" };
+      return;
+    case "tool.started":
+      move(state, "running");
+      openCall(state, event.payload.index).announced = true;
+      return;
+    case "tool.completed":
+    case "tool.failed":
+    case "tool.interrupted": {
+      // A run that was parked with open calls (its agent was missing) goes on with their results, not with a request.
+      move(state, "running");
+      const call = openCall(state, event.payload.index);
+      call.result = resultMessage(event);
+      if (event.type === "tool.failed" && event.payload.error.code === "OUTPUT_INVALID") state.corrections.output_invalid++;
+      if (state.phase.kind === "calling" && state.phase.calls.every((c) => c.result !== undefined)) {
+        state.view.push({ role: "tool", content: state.phase.calls.map((c) => c.result as ToolResultPart) });
+        state.phase = { kind: "boundary" };
+      }
+      return;
+    }
+    case "input.applied":
+      move(state, "running");
+      state.view.push({ role: "user", content: event.payload.content });
+      state.phase = { kind: "boundary" };
+      return;
+    case "run.parked":
+      move(state, "waiting");
+      state.waitReason = event.payload.reason;
+      // An interactive run waits for input after an answer that was good: what went wrong before it is over.
+      if (event.payload.reason === "input") state.corrections = { empty: 0, truncated: 0, output_invalid: 0 };
+      return;
+    case "run.resumed":
+      move(state, "running");
+      return;
+    case "run.completed":
+      move(state, "completed");
+      state.output = event.payload.output;
+      return;
+    case "run.failed":
+      move(state, "failed");
+      state.error = event.payload.error;
+      return;
+    case "run.cancelled":
+      move(state, "cancelled");
+      return;
+    default:
+      event satisfies never;
+  }
+}
+
+function move(state: RunState, to: RunStatus): void {
+  assertTransition(state.status, to);
+  state.status = to;
+  if (to !== "waiting") state.waitReason = undefined;
+}
+
+function openCall(state: RunState, index: number): OpenCall {
+  const call = state.phase.kind === "calling" ? state.phase.calls[index] : undefined;
+  if (call === undefined) throw new Error(`event answers call ${index} of turn ${state.turn}, which is not open: the journal is damaged`);
+  return call;
+}

@@ -1,0 +1,45 @@
+/** How single events become what a model reads. Part of rendering: a change here needs a new RENDER_VERSION. */
+import type { EventOf } from "../event.ts";
+import { canonicalJson, type JsonValue } from "../json.ts";
+import type { Message, ToolResultPart, UserPart } from "./message.ts";
+import { filePart, textPart } from "./message.ts";
+import { z } from "zod";
+
+/** Strict: a list of the user's own objects that only resemble parts would lose its other fields. */
+const parts = z.array(z.discriminatedUnion("type", [textPart.strict(), filePart.strict()])).min(1);
+
+/**
+ * The first user message. Text stays text; a list of message parts (`[{type: "text", ...}, {type: "file", ...}]`) is
+ * taken as it is; any other JSON is shown in canonical form.
+ */
+export function inputMessage(input: JsonValue): Message {
+  return { role: "user", content: inputParts(input) };
+}
+
+export function inputParts(input: JsonValue): UserPart[] {
+  if (typeof input === "string") return [{ type: "text", text: input }];
+  const asParts = parts.safeParse(input);
+  if (asParts.success) return asParts.data;
+  return [{ type: "text", text: canonicalJson(input) }];
+}
+
+/** What the model is told about a call that ended, however it ended. */
+export function resultMessage(event: EventOf<"tool.completed"> | EventOf<"tool.failed"> | EventOf<"tool.interrupted">): ToolResultPart {
+  const { call_id, name } = event.payload;
+  switch (event.type) {
+    case "tool.completed":
+      return { type: "tool_result", call_id, name, output: event.payload.output };
+    case "tool.failed":
+      return { type: "tool_result", call_id, name, output: `${event.payload.error.code}: ${event.payload.error.message}`, is_error: true };
+    case "tool.interrupted":
+      return { type: "tool_result", call_id, name, output: interruptedText(event.payload.reason), is_error: true };
+  }
+}
+
+function interruptedText(reason: EventOf<"tool.interrupted">["payload"]["reason"]): string {
+  const what = { worker_lost: "the process that ran it died", timed_out: "it ran out of time", aborted: "it was stopped" }[reason];
+  return (
+    `OUTCOME_UNKNOWN: this call was started and ${what} before its result was recorded. ` +
+    "It may or may not have taken effect, and it was not repeated. Check before you do it again."
+  );
+}

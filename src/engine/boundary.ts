@@ -1,0 +1,187 @@
+/**
+ * The top of a turn, when no call is open: the only place where pause, deadline, inbox and limits act. Ends the run,
+ * lets it rest, or says what to ask the model next. Cancel does not wait for this: it ends a run at once, from anywhere.
+ */
+import type { AgentDefinition } from "../domain/definition.ts";
+import { decideAnswer, modelFor } from "../domain/decide.ts";
+import type { WaitReason } from "../domain/event.ts";
+import type { TurnPhase } from "../domain/fold.ts";
+import type { JsonObject } from "../domain/json.ts";
+import { MAX_CRASHES, resolveLimits, type ResolvedLimits } from "../domain/limits.ts";
+import { isTerminal } from "../domain/run.ts";
+import { CapstanError } from "../domain/error.ts";
+import { inputParts } from "../domain/transcript/derive.ts";
+import { mismatch } from "./agent-match.ts";
+import { checkAgainst, issuesText } from "./json-schema.ts";
+import type { Model } from "./model-port.ts";
+import type { Turn } from "./turn.ts";
+
+const INBOX_BATCH = 16;
+
+export interface AskMove {
+  readonly kind: "ask";
+  readonly definition: AgentDefinition;
+  readonly limits: ResolvedLimits;
+  readonly model: Model;
+  readonly turn: number;
+  readonly attempt: number;
+  readonly again: "lost" | "failed" | "interrupted" | undefined;
+}
+
+export type BoundaryMove = AskMove | { readonly kind: "rest" };
+
+const REST = { kind: "rest" } as const;
+
+/** Reasons that only somebody outside can end; a job that finds the run in one of them has nothing to do. */
+const heldReasons: readonly WaitReason[] = ["crash_loop", "context_exhausted", "approval", "children", "signal", "timer", "compaction", "quota"];
+
+export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
+  const { session } = turn;
+  const { memory, state } = session;
+  if (isTerminal(state.status) || (memory.fresh && memory.paused)) return REST;
+  if (memory.row.deadline !== undefined && turn.now >= memory.row.deadline) {
+    return await fail(turn, "RUN_DEADLINE", `the run's deadline ${memory.row.deadline.toISOString()} has passed`);
+  }
+  if (state.waitReason !== undefined && heldReasons.includes(state.waitReason)) return REST;
+  if (state.waitReason === "retry" && memory.row.wakeAt !== undefined && memory.row.wakeAt > turn.now) return REST;
+
+  const prepared = await prepareAgent(turn);
+  if (prepared.kind === "rest") return REST;
+  const { definition, limits } = prepared;
+
+  if (memory.fresh && memory.row.crashCount >= MAX_CRASHES) {
+    return await park(turn, "crash_loop", { crashes: memory.row.crashCount, turn: state.turn, phase: state.phase.kind });
+  }
+  if (state.turn === 0 && definition.input_schema !== undefined) {
+    const checked = checkAgainst(definition.input_schema, state.input);
+    if (!checked.ok) return await fail(turn, "INPUT_INVALID", `the input does not fit the agent's schema: ${issuesText(checked.issues)}`, { issues: checked.issues as unknown as JsonObject[] });
+  }
+
+  const wasWaiting = state.waitReason === "input";
+  if (state.phase.kind === "boundary" || state.phase.kind === "answered") {
+    if (memory.inboxPending > 0) await applyInbox(turn, wasWaiting);
+    else if (wasWaiting) return REST;
+  }
+  // Applying the inbox may have changed it: the compiler's narrowing from above no longer holds.
+  const phase = session.state.phase as TurnPhase;
+  if (phase.kind === "answered") {
+    // A worker died between the answer and what follows from it.
+    const rested = await afterAnswer(turn, definition);
+    if (rested === "rest") return REST;
+  }
+  return await nextRequest(turn, definition, limits);
+}
+
+/** What follows from an answer without calls. "go_on" means that the view has something new for the model. */
+export async function afterAnswer(turn: Turn, definition: AgentDefinition): Promise<"rest" | "go_on"> {
+  const { session } = turn;
+  const { phase } = session.state;
+  if (phase.kind !== "answered") return "go_on";
+  if (session.memory.inboxPending > 0) {
+    if (session.hasStaged) await turn.commit();
+    await applyInbox(turn, false);
+    return "go_on";
+  }
+  const decision = decideAnswer(definition, session.state, phase.response, (output) => {
+    const checked = checkAgainst(definition.output_schema ?? {}, output);
+    return checked.ok ? { ok: true } : { ok: false, issues: issuesText(checked.issues) };
+  });
+  if (decision.kind === "correct") {
+    session.stage("model.corrected", { reason: decision.reason, text: decision.text });
+    return "go_on";
+  }
+  const deadline = session.memory.row.deadline;
+  const ended = await turn.commitEnd(
+    () => {
+      if (decision.kind === "complete") session.stage("run.completed", { output: decision.output });
+      else if (decision.kind === "await_input") session.stage("run.parked", { reason: "input" });
+      else session.stage("run.failed", { error: { code: decision.code, message: decision.message } });
+    },
+    decision.kind === "await_input" ? deadline : undefined,
+  );
+  if (ended === "ended") return "rest";
+  await applyInbox(turn, false);
+  return "go_on";
+}
+
+async function nextRequest(turn: Turn, definition: AgentDefinition, limits: ResolvedLimits): Promise<BoundaryMove> {
+  const { state } = turn.session;
+  const { phase } = state;
+  const repeats = phase.kind === "requested" || phase.kind === "failed";
+  const failures = repeats ? state.modelFailures : 0;
+  const name = modelFor(definition, failures, limits);
+  if (name === undefined) {
+    const last = phase.kind === "failed" ? phase.failure.error : { code: "PROVIDER_UNAVAILABLE", message: "the model could not be reached" };
+    return await fail(turn, last.code, `${last.message} (${failures} failed tries)`);
+  }
+  const number = repeats ? state.turn : state.turn + 1;
+  if (number > limits.maxTurns) return await fail(turn, "TURN_LIMIT", `the run has used its ${limits.maxTurns} turns; raise limits.maxTurns of agent ${definition.name}, or narrow the task`);
+  const model = await resolveModel(turn, name);
+  if (model === undefined) return REST;
+  const again = phase.kind === "requested" ? "lost" : phase.kind === "failed" ? (phase.failure.error.code === "INTERRUPTED" ? "interrupted" : "failed") : undefined;
+  return { kind: "ask", definition, limits, model, turn: number, attempt: repeats ? phase.attempt + 1 : 1, again };
+}
+
+/** Finds definition and code, or parks the run with the difference named. */
+export async function prepareAgent(turn: Turn): Promise<{ kind: "ready"; definition: AgentDefinition; limits: ResolvedLimits } | { kind: "rest" }> {
+  const { deps, session } = turn;
+  const { state, memory } = session;
+  const code = deps.agents.get(state.agent);
+  if (code === undefined) return await park(turn, "agent_missing", { missing: `agent ${state.agent} is not in this worker` });
+  if (memory.definition === undefined) {
+    const sha = state.definitionSha;
+    const found = sha === undefined ? await deps.definitions.promoted(state.agent) : { sha, definition: await deps.definitions.get(sha) };
+    if (found?.definition === undefined) return await park(turn, "agent_missing", { missing: sha === undefined ? `agent ${state.agent} has no promoted definition` : `definition ${sha} is not stored` });
+    const problem = mismatch(found.definition, code);
+    if (problem !== undefined) return await park(turn, "agent_missing", { missing: problem, definition_sha: found.sha });
+    memory.definition = found.definition;
+    if (sha === undefined) session.stage("run.pinned", { definition_sha: found.sha });
+  }
+  const { definition } = memory;
+  const frameModel = await resolveModel(turn, definition.model);
+  if (frameModel === undefined) return REST;
+  session.frame ??= deps.frames.of(definition, frameModel);
+  session.windowTokens ??= frameModel.window.tokens;
+  turn.startMeasuring();
+  return { kind: "ready", definition, limits: resolveLimits(definition, state.interactive) };
+}
+
+async function resolveModel(turn: Turn, name: string): Promise<Model | undefined> {
+  try {
+    return turn.deps.models.resolve(name, turn.session.memory.row.tenant);
+  } catch (error) {
+    if (!(error instanceof CapstanError)) throw error;
+    await park(turn, "agent_missing", { missing: error.message, code: error.code });
+    return undefined;
+  }
+}
+
+async function applyInbox(turn: Turn, wasWaiting: boolean): Promise<void> {
+  const { deps, session } = turn;
+  const items = await deps.store.pendingInbox(session.memory.row.id, INBOX_BATCH);
+  for (const item of items) {
+    session.stage(
+      "input.applied",
+      { content: inputParts(item.payload), ...(wasWaiting ? {} : { steering: true }) },
+      { inboxId: item.id, ...(item.actor === undefined ? {} : { actor: item.actor }) },
+    );
+  }
+}
+
+export async function park(turn: Turn, reason: WaitReason, detail: JsonObject): Promise<{ kind: "rest" }> {
+  const { session } = turn;
+  const { state, memory } = session;
+  if (state.status === "waiting" && state.waitReason === reason) return REST;
+  session.stage("run.parked", { reason, detail });
+  await turn.commit({ release: true, ...(memory.row.deadline === undefined ? {} : { wish: memory.row.deadline }) });
+  turn.deps.log.warn({ runId: memory.row.id, turn: state.turn, reason, ...detail }, "run parked");
+  return REST;
+}
+
+export async function fail(turn: Turn, code: string, message: string, details?: JsonObject): Promise<{ kind: "rest" }> {
+  const { session } = turn;
+  session.stage("run.failed", { error: { code, message, ...(details === undefined ? {} : { details }) } });
+  await turn.commit({ release: true, turnDone: true });
+  turn.deps.log.info({ runId: session.memory.row.id, turn: session.state.turn, code }, "run failed");
+  return REST;
+}

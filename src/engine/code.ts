@@ -1,0 +1,33 @@
+/** What code supplies for an agent: everything that cannot be stored. src/agents builds these from users' specs. */
+import type { ToolDefinition } from "../domain/definition.ts";
+import type { JsonValue } from "../domain/json.ts";
+import type { Log, WarnSink } from "./ports.ts";
+
+export type Checked = { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly issues: readonly { readonly path: string; readonly message: string }[] };
+
+export interface ToolContext {
+  /** Fires on cancel, timeout, shutdown and lost lease. */
+  readonly signal: AbortSignal;
+  readonly runId: string;
+  readonly tenant: string;
+  readonly turn: number;
+  readonly callId: string;
+  /** The same for every try of this call, also on another worker: hand it to services that deduplicate. */
+  readonly idempotencyKey: string;
+  /** A secret by name, from the worker's own configuration; undefined when it has none of that name. Never journaled. */
+  secret(name: string): string | undefined;
+  readonly log: Log;
+}
+
+export interface ToolCode {
+  readonly definition: ToolDefinition;
+  check(input: JsonValue): Checked;
+  /** May throw; may ignore the signal: the engine stops waiting. */
+  execute(input: unknown, context: ToolContext): unknown;
+}
+
+export interface AgentCode {
+  readonly name: string;
+  readonly tools: ReadonlyMap<string, ToolCode>;
+  readonly onWarn: WarnSink | undefined;
+}

@@ -1,0 +1,30 @@
+/** All that the engine is given by the composition root. */
+import type { AgentCode } from "./code.ts";
+import type { Frames } from "./frames.ts";
+import type { ModelCatalogue } from "./model-port.ts";
+import type { BlobStore, DefinitionStore, EffectRing, JournalStore, Log, Tracing, UsageLedger, WarnSink } from "./ports.ts";
+import type { RunCache } from "./run-memory.ts";
+import type { InFlight } from "./in-flight.ts";
+
+export interface EngineDeps {
+  readonly store: JournalStore;
+  readonly definitions: DefinitionStore;
+  readonly blobs: BlobStore;
+  readonly ledger: UsageLedger;
+  readonly ring: EffectRing;
+  readonly models: ModelCatalogue;
+  readonly agents: ReadonlyMap<string, AgentCode>;
+  readonly tracing: Tracing;
+  readonly log: Log;
+  readonly cache: RunCache;
+  readonly frames: Frames;
+  readonly inFlight: InFlight;
+  /** A worker that still holds the lease runs the next turn at once, within these bounds. Undefined: one job per turn. */
+  readonly sticky: { readonly turns: number; readonly ms: number } | undefined;
+  /** The application's sink for growth warnings; the process's own warning when undefined. */
+  readonly onWarn: WarnSink | undefined;
+  secret(name: string, tenant: string): string | undefined;
+  random(): number;
+  /** Monotonic milliseconds. */
+  clockMs(): number;
+}

@@ -1,0 +1,130 @@
+/** Executes one tool call and turns whatever comes of it into the payload of an event. Never throws. */
+import type { AgentDefinition, ToolDefinition } from "../domain/definition.ts";
+import type { EventPayload } from "../domain/event.ts";
+import type { OpenCall } from "../domain/fold.ts";
+import { recordError } from "../domain/error.ts";
+import { DEFAULT_TOOL_TIMEOUT_MS, type ResolvedLimits } from "../domain/limits.ts";
+import { backoffMs } from "../domain/retry.ts";
+import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
+import type { ToolContext } from "./code.ts";
+import { issuesText } from "./json-schema.ts";
+import { pause } from "./model-step.ts";
+import { storableResult } from "./tool-result.ts";
+import type { Turn } from "./turn.ts";
+
+type End<T extends "tool.completed" | "tool.failed" | "tool.interrupted"> = {
+  readonly type: T;
+  readonly call: OpenCall;
+  readonly attempt?: number;
+  readonly payload: Omit<EventPayload<T>, "call_id" | "index" | "name">;
+};
+export type CallEnd = End<"tool.completed"> | End<"tool.failed"> | End<"tool.interrupted">;
+
+/** Calls that are answered without executing anything: arguments that do not parse, unknown tools, more than the limit. */
+export function refuseCall(call: OpenCall, tool: ToolDefinition | undefined, definition: AgentDefinition, limits: ResolvedLimits): CallEnd | undefined {
+  const refuse = (code: string, message: string): CallEnd => ({ type: "tool.failed", call, payload: { error: { code, message }, duration_ms: 0 } });
+  const isSubmit = call.call.name === SUBMIT_OUTPUT_TOOL && definition.output_schema !== undefined;
+  if (tool === undefined && !isSubmit) {
+    const names = definition.tools.map((t) => t.name).join(", ");
+    return refuse("TOOL_UNKNOWN", `there is no tool ${JSON.stringify(call.call.name.slice(0, 100))}; the tools are: ${names === "" ? "none" : names}`);
+  }
+  if (call.call.invalid !== undefined) return refuse("TOOL_ARGUMENTS_INVALID", `the arguments could not be read: ${call.call.invalid}`);
+  if (call.index >= limits.maxCallsPerTurn) return refuse("TOOL_CALLS_LIMIT", `one response may make ${limits.maxCallsPerTurn} calls; this one was not executed`);
+  return undefined;
+}
+
+type Settled = { readonly kind: "value"; readonly value: unknown } | { readonly kind: "thrown"; readonly error: unknown } | { readonly kind: "timed_out" } | { readonly kind: "aborted" };
+
+/** Undefined when the call was stopped and may be repeated elsewhere: then nothing is recorded. */
+export async function executeCall(turn: Turn, call: OpenCall, tool: ToolDefinition | undefined): Promise<CallEnd | undefined> {
+  const { deps, session, held } = turn;
+  const { row } = session.memory;
+  const code = deps.agents.get(session.state.agent)?.tools.get(call.call.name);
+  const startedMs = deps.clockMs();
+  const elapsed = (): number => Math.round(deps.clockMs() - startedMs);
+  const failed = (error: EventPayload<"tool.failed">["error"], attempt = 1): CallEnd => ({ type: "tool.failed", call, attempt, payload: { error, duration_ms: elapsed() } });
+  if (code === undefined || tool === undefined) return failed({ code: "TOOL_UNKNOWN", message: `tool ${call.call.name} has no code in this worker` });
+  const checked = code.check(call.call.input ?? {});
+  if (!checked.ok) return failed({ code: "TOOL_ARGUMENTS_INVALID", message: issuesText(checked.issues) });
+
+  const span = turn.spans.tool(tool.name, call.call.call_id);
+  const attempts = tool.effect === "once" ? 1 : (tool.retry?.attempts ?? 1);
+  let settled: Settled = { kind: "aborted" };
+  let attempt = 1;
+  for (; ; attempt++) {
+    const effect = { kind: "tool", name: tool.name, runId: row.id, tenant: row.tenant, agent: row.agent, turn: session.state.turn, attempt } as const;
+    settled = await deps.ring.perform(
+      effect,
+      () => settle(turn, call, tool, (context) => code.execute(checked.value, context)),
+      (result) => ({ outcome: result.kind === "value" ? "ok" : result.kind }),
+    );
+    if (settled.kind === "value" || settled.kind === "aborted" || attempt >= attempts) break;
+    await pause(backoffMs(attempt, deps.random(), { firstMs: tool.retry?.backoff_ms ?? 200, maxMs: 30_000 }), held.signal);
+  }
+  const end = await conclude(turn, call, tool, settled, attempt, elapsed);
+  if (end !== undefined && end.type !== "tool.completed") span.fail(end.type === "tool.failed" ? end.payload.error.code : end.payload.reason, end.type);
+  span.end();
+  return end;
+}
+
+async function conclude(turn: Turn, call: OpenCall, tool: ToolDefinition, settled: Settled, attempt: number, elapsed: () => number): Promise<CallEnd | undefined> {
+  const isOnce = tool.effect === "once";
+  switch (settled.kind) {
+    case "value": {
+      const result = await storableResult(turn, tool, settled.value);
+      if (result.kind === "failed") return { type: "tool.failed", call, attempt, payload: { error: result.error, duration_ms: elapsed() } };
+      const { kind: _, ...payload } = result;
+      return { type: "tool.completed", call, attempt, payload: { ...payload, duration_ms: elapsed() } };
+    }
+    case "thrown":
+      return { type: "tool.failed", call, attempt, payload: { error: recordError(settled.error, "TOOL_FAILED"), duration_ms: elapsed() } };
+    case "timed_out": {
+      if (isOnce) return { type: "tool.interrupted", call, attempt, payload: { reason: "timed_out" } };
+      const afterMs = tool.timeout_ms ?? DEFAULT_TOOL_TIMEOUT_MS;
+      return { type: "tool.failed", call, attempt, payload: { error: { code: "TOOL_TIMEOUT", message: `the tool did not answer within ${afterMs} ms` }, duration_ms: elapsed() } };
+    }
+    case "aborted":
+      return isOnce && turn.held.reason === "shutdown" ? { type: "tool.interrupted", call, attempt, payload: { reason: "aborted" } } : undefined;
+  }
+}
+
+/** Waits for the tool, its timeout or an abort, whichever is first: a tool that ignores its signal is left behind. */
+async function settle(turn: Turn, call: OpenCall, tool: ToolDefinition, execute: (context: ToolContext) => unknown): Promise<Settled> {
+  const { deps, held, session } = turn;
+  const { row } = session.memory;
+  if (held.signal.aborted) return { kind: "aborted" };
+  const timeout = new AbortController();
+  const context: ToolContext = {
+    signal: AbortSignal.any([held.signal, timeout.signal]),
+    runId: row.id,
+    tenant: row.tenant,
+    turn: session.state.turn,
+    callId: call.call.call_id,
+    idempotencyKey: `${row.id}:${session.state.turn}:${call.index}`,
+    secret: (name) => deps.secret(name, row.tenant),
+    log: deps.log,
+  };
+  let timer: NodeJS.Timeout | undefined;
+  let onAbort: (() => void) | undefined;
+  const stopped = new Promise<Settled>((resolve) => {
+    timer = setTimeout(() => {
+      resolve({ kind: "timed_out" });
+      timeout.abort(new Error("the tool ran out of time"));
+    }, tool.timeout_ms ?? DEFAULT_TOOL_TIMEOUT_MS);
+    onAbort = () => resolve({ kind: "aborted" });
+    held.signal.addEventListener("abort", onAbort, { once: true });
+  });
+  const done = (async (): Promise<Settled> => {
+    try {
+      return { kind: "value", value: await execute(context) };
+    } catch (error) {
+      return { kind: "thrown", error };
+    }
+  })();
+  try {
+    return await Promise.race([done, stopped]);
+  } finally {
+    clearTimeout(timer);
+    if (onAbort !== undefined) held.signal.removeEventListener("abort", onAbort);
+  }
+}

@@ -1,0 +1,64 @@
+/**
+ * The runs that this process holds right now, each with the signal that stops its model call and tools. A poll asks
+ * the database which of them are still ours (worker/…); a graceful stop aborts all with another reason.
+ */
+export type AbortReason = "lost" | "shutdown";
+
+export interface HeldRun {
+  readonly runId: string;
+  token: number | undefined;
+  readonly startedAtMs: number;
+  readonly signal: AbortSignal;
+  abort(reason: AbortReason): void;
+  /** Set when aborted. */
+  reason: AbortReason | undefined;
+}
+
+export class InFlight {
+  readonly #held = new Set<HeldRun>();
+  #stopping = false;
+
+  get size(): number {
+    return this.#held.size;
+  }
+
+  /** No further turn begins in this process. */
+  get stopping(): boolean {
+    return this.#stopping;
+  }
+
+  begin(runId: string, nowMs: number): HeldRun {
+    const controller = new AbortController();
+    const held: HeldRun = {
+      runId,
+      token: undefined,
+      startedAtMs: nowMs,
+      signal: controller.signal,
+      reason: undefined,
+      abort(reason) {
+        if (this.reason !== undefined) return;
+        this.reason = reason;
+        controller.abort(new Error(reason === "lost" ? "the run was cancelled or taken over" : "the worker is stopping"));
+      },
+    };
+    this.#held.add(held);
+    return held;
+  }
+
+  end(held: HeldRun): void {
+    this.#held.delete(held);
+  }
+
+  /** Held under a token, and for at least so long: those worth asking the database about. */
+  olderThan(ageMs: number, nowMs: number): { readonly run: HeldRun; readonly token: number }[] {
+    return [...this.#held].flatMap((run) => (run.token !== undefined && nowMs - run.startedAtMs >= ageMs ? [{ run, token: run.token }] : []));
+  }
+
+  stopStarting(): void {
+    this.#stopping = true;
+  }
+
+  abortAll(reason: AbortReason): void {
+    for (const run of this.#held) run.abort(reason);
+  }
+}

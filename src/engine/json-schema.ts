@@ -1,0 +1,28 @@
+/** Checks values against stored JSON Schemas, through zod: one validator for TypeScript, SQL and recorded definitions. */
+import { z } from "zod";
+import { canonicalJson, type JsonObject, type JsonValue } from "../domain/json.ts";
+import type { Checked } from "./code.ts";
+
+/** Compiled schemas by their text: a definition's schema is checked every time its agent answers. */
+const compiled = new Map<string, z.ZodType>();
+const MAX_COMPILED = 500;
+
+export function checkAgainst(schema: JsonObject, value: JsonValue): Checked {
+  const key = canonicalJson(schema);
+  let validator = compiled.get(key);
+  if (validator === undefined) {
+    validator = z.fromJSONSchema(schema as Parameters<typeof z.fromJSONSchema>[0]);
+    if (compiled.size >= MAX_COMPILED) compiled.clear();
+    compiled.set(key, validator);
+  }
+  return fromZod(validator.safeParse(value));
+}
+
+export function fromZod(parsed: z.ZodSafeParseResult<unknown>): Checked {
+  if (parsed.success) return { ok: true, value: parsed.data };
+  return { ok: false, issues: parsed.error.issues.map((issue) => ({ path: issue.path.map(String).join("."), message: issue.message })) };
+}
+
+export function issuesText(issues: readonly { readonly path: string; readonly message: string }[]): string {
+  return issues.map(({ path, message }) => (path === "" ? message : `${path}: ${message}`)).join("; ");
+}

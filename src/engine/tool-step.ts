@@ -1,0 +1,141 @@
+/** Answers the open calls of a response: runs them side by side, records each as soon as it is known. */
+import type { EventPayload } from "../domain/event.ts";
+import { callStepKey } from "../domain/event.ts";
+import type { OpenCall } from "../domain/fold.ts";
+import { MAX_CORRECTIONS, resolveLimits } from "../domain/limits.ts";
+import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
+import type { JsonValue } from "../domain/json.ts";
+import { fail, prepareAgent } from "./boundary.ts";
+import { executeCall, refuseCall, type CallEnd } from "./execute-call.ts";
+import { hitFailpoint } from "./failpoints.ts";
+import { checkAgainst, issuesText } from "./json-schema.ts";
+import { Interrupted, type Turn } from "./turn.ts";
+
+export type ToolsOutcome = { readonly kind: "answered"; readonly tookMs: number } | { readonly kind: "rest" };
+
+const REST = { kind: "rest" } as const;
+
+/**
+ * Runs until every call of the phase is answered. The last results are staged, not committed: they share their commit
+ * with the hand-over or with the next request. `ours` says that this worker has just received the response; otherwise
+ * the calls are those of a worker that is gone, and what it had announced is not repeated (P4).
+ */
+export async function runTools(turn: Turn, ours: boolean): Promise<ToolsOutcome> {
+  const { session, deps, held } = turn;
+  const startedMs = deps.clockMs();
+  const prepared = await prepareAgent(turn);
+  if (prepared.kind === "rest") return REST;
+  const { definition } = prepared;
+  const limits = resolveLimits(definition, session.state.interactive);
+  const span = turn.spans.turn(session.state.turn);
+  span.set({ "capstan.calls": openCalls(turn).length });
+
+  const toolOf = (call: OpenCall) => definition.tools.find((tool) => tool.name === call.call.name);
+  if (!ours) {
+    if (session.state.waitReason !== undefined) session.stage("run.resumed", { from: session.state.waitReason });
+    for (const call of openCalls(turn)) {
+      if (call.announced && toolOf(call)?.effect === "once") stageEnd(turn, { type: "tool.interrupted", call, payload: { reason: "worker_lost" } });
+    }
+    if (session.token === undefined) await turn.commit();
+  }
+
+  const queue: OpenCall[] = [];
+  let submitted: JsonValue | undefined;
+  for (const call of openCalls(turn)) {
+    const refusal = refuseCall(call, toolOf(call), definition, limits);
+    if (refusal !== undefined) stageEnd(turn, refusal);
+    else if (call.call.name === SUBMIT_OUTPUT_TOOL && toolOf(call) === undefined) {
+      const output = call.call.input ?? null;
+      const checked = checkAgainst(definition.output_schema ?? {}, output);
+      if (checked.ok) submitted = output;
+      stageEnd(
+        turn,
+        checked.ok
+          ? { type: "tool.completed", call, payload: { output: "accepted", duration_ms: 0 } }
+          : { type: "tool.failed", call, payload: { error: { code: "OUTPUT_INVALID", message: `the result does not fit the output schema: ${issuesText(checked.issues)}. Correct it and call ${SUBMIT_OUTPUT_TOOL} again.` }, duration_ms: 0 } },
+      );
+    } else queue.push(call);
+  }
+
+  await executeAll(turn, queue, limits.parallelTools, toolOf);
+  if (held.reason === "lost") throw new Interrupted();
+  if (openCalls(turn).length > 0) {
+    // The worker is stopping: calls that may be repeated are left open for the next worker.
+    await turn.commit({ release: true, wish: "now" });
+    return REST;
+  }
+  if (submitted !== undefined) {
+    const output = submitted;
+    const ended = await turn.commitEnd(() => session.stage("run.completed", { output }));
+    if (ended === "ended") return REST;
+  } else if (session.state.corrections.output_invalid > MAX_CORRECTIONS) {
+    await fail(turn, "OUTPUT_INVALID", `the model gave an output that does not fit the schema ${session.state.corrections.output_invalid} times`);
+    return REST;
+  }
+  return { kind: "answered", tookMs: deps.clockMs() - startedMs };
+}
+
+type ToolOf = (call: OpenCall) => Parameters<typeof refuseCall>[1];
+
+async function executeAll(turn: Turn, queue: OpenCall[], parallel: number, toolOf: ToolOf): Promise<void> {
+  const { session, held } = turn;
+  const ended: CallEnd[] = [];
+  let running = 0;
+  let wake: () => void = () => {};
+  const start = (call: OpenCall): void => {
+    running++;
+    hitFailpoint("tool.before_execute");
+    void executeCall(turn, call, toolOf(call)).then((end) => {
+      hitFailpoint("tool.executed");
+      running--;
+      if (end !== undefined) ended.push(end);
+      wake();
+    });
+  };
+  while (queue.length > 0 || running > 0) {
+    const starting: OpenCall[] = [];
+    while (queue.length > 0 && running + starting.length < parallel && !held.signal.aborted) {
+      const call = queue.shift() as OpenCall;
+      if (toolOf(call)?.effect === "once" && !call.announced) {
+        session.stage("tool.started", { call_id: call.call.call_id, index: call.index, name: call.call.name }, { attempt: 1 });
+      }
+      starting.push(call);
+    }
+    // A call with side effects begins only after the journal says so.
+    if (session.hasStaged && starting.some((call) => toolOf(call)?.effect === "once")) await turn.commit();
+    for (const call of starting) start(call);
+    if (running === 0) {
+      if (held.signal.aborted) return;
+      continue;
+    }
+    await new Promise<void>((resolve) => {
+      wake = resolve;
+      if (ended.length > 0) resolve();
+    });
+    // Tools that end in the same moment are recorded together.
+    await new Promise((resolve) => setImmediate(resolve));
+    for (const end of ended.splice(0)) stageEnd(turn, end);
+    if (held.reason === "lost") return;
+    if ((running > 0 || queue.length > 0) && session.hasStaged) await turn.commit();
+  }
+}
+
+function openCalls(turn: Turn): OpenCall[] {
+  const { phase } = turn.session.state;
+  return phase.kind === "calling" ? phase.calls.filter((call) => call.result === undefined) : [];
+}
+
+function stageEnd(turn: Turn, end: CallEnd): void {
+  const { session } = turn;
+  const { index, call } = end.call;
+  const base = { call_id: call.call_id, index, name: call.name };
+  const envelope = { attempt: end.attempt ?? 1, stepKey: callStepKey(session.state.turn, index), origin: `tool:${call.name}` };
+  switch (end.type) {
+    case "tool.completed":
+      return session.stage("tool.completed", { ...base, ...end.payload } satisfies EventPayload<"tool.completed">, envelope);
+    case "tool.failed":
+      return session.stage("tool.failed", { ...base, ...end.payload }, envelope);
+    case "tool.interrupted":
+      return session.stage("tool.interrupted", { ...base, ...end.payload }, envelope);
+  }
+}

@@ -1,0 +1,231 @@
+/**
+ * Advances one run: the whole of what a job does. Every line between two commits is a place where the process may die;
+ * what is then found is decided by the phase of the folded journal, never by memory.
+ *
+ *   claim + request | model call | response (announces its calls) | tools | results + wish
+ *
+ * Three commits for a turn with tools and one job per turn. While sticky, results and the next request share one.
+ */
+import { LeaseLostError, RunFinishedError, RunMissingError, SeqConflictError } from "../domain/append-error.ts";
+import { recordError } from "../domain/error.ts";
+import type { TurnPhase } from "../domain/fold.ts";
+import { EventUnknownError } from "../domain/upcast.ts";
+import { atBoundary } from "./boundary.ts";
+import type { EngineDeps } from "./deps.ts";
+import { hitFailpoint } from "./failpoints.ts";
+import { crosses, warnOfGrowth } from "./growth-warning.ts";
+import type { HeldRun } from "./in-flight.ts";
+import { askModel } from "./model-step.ts";
+import { remember, type RunMemory } from "./run-memory.ts";
+import { Refused, RunSession } from "./session.ts";
+import { runTools } from "./tool-step.ts";
+import { TurnSpans } from "./turn-spans.ts";
+
+/** A memory that disagrees with the journal is loaded again; more often than this, somebody else is at work on the run. */
+const MAX_LOADS = 4;
+/** Results that came quickly may wait for the next request's commit; slow ones are recorded on their own (and input that came meanwhile is seen). */
+const MERGE_WITHIN_MS = 25;
+
+/** Thrown inside a turn when its run is cancelled, taken over, or the worker stops. */
+export class Interrupted extends Error {
+  constructor() {
+    super("the turn was interrupted");
+  }
+}
+
+export async function advanceRun(deps: EngineDeps, runId: string): Promise<void> {
+  hitFailpoint("job.received");
+  const held = deps.inFlight.begin(runId, deps.clockMs());
+  try {
+    for (let load = 1; load <= MAX_LOADS; load++) {
+      const memory = deps.cache.take(runId) ?? (await loadMemory(deps, runId));
+      if (memory === undefined) return deps.log.warn({ runId }, "a job names a run that does not exist");
+      hitFailpoint("run.loaded");
+      const turn = new Turn(deps, memory, held);
+      if ((await turn.run()) === "done") return;
+    }
+    deps.log.debug({ runId }, "another worker is at work on the run");
+  } catch (error) {
+    if (error instanceof EventUnknownError) return deps.log.error({ runId, err: error }, "the run needs a newer worker");
+    throw error;
+  } finally {
+    deps.inFlight.end(held);
+  }
+}
+
+async function loadMemory(deps: EngineDeps, runId: string): Promise<RunMemory | undefined> {
+  const loaded = await deps.store.load(runId);
+  return loaded && remember(loaded);
+}
+
+/** One job's work on one run. */
+export class Turn {
+  readonly deps: EngineDeps;
+  readonly session: RunSession;
+  readonly held: HeldRun;
+  readonly spans: TurnSpans;
+  readonly #loadedAtMs: number;
+
+  constructor(deps: EngineDeps, memory: RunMemory, held: HeldRun) {
+    this.deps = deps;
+    this.session = new RunSession(deps.store, memory);
+    this.held = held;
+    this.spans = new TurnSpans(deps.tracing, memory.row);
+    this.#loadedAtMs = deps.clockMs();
+  }
+
+  /** The database's clock, as far as this process can tell. */
+  get now(): Date {
+    return new Date(this.session.memory.row.now.getTime() + (this.deps.clockMs() - this.#loadedAtMs));
+  }
+
+  async run(): Promise<"done" | "load_again"> {
+    try {
+      await this.#drive();
+      return "done";
+    } catch (error) {
+      return await this.#afterError(error);
+    } finally {
+      this.spans.end();
+      this.held.token = undefined;
+      const { session } = this;
+      if (!session.hasStaged && session.state.status === "running") this.deps.cache.keep(session.memory, session.transcriptBytes);
+    }
+  }
+
+  async #drive(): Promise<void> {
+    const { session, deps } = this;
+    const startedMs = deps.clockMs();
+    let turns = 0;
+    let justResponded = false;
+    for (;;) {
+      if (session.state.phase.kind === "calling") {
+        const outcome = await runTools(this, justResponded);
+        if (outcome.kind === "rest") return;
+        turns++;
+        const goOn = this.#mayStick(turns, startedMs);
+        if (!goOn) return await this.#handOver();
+        if (outcome.tookMs > MERGE_WITHIN_MS) await this.commit({ turnDone: true });
+        justResponded = false;
+        continue;
+      }
+      const move = await atBoundary(this);
+      if (move.kind === "rest") return;
+      const outcome = await askModel(this, move);
+      if (outcome === "rest") return;
+      justResponded = true;
+      // An answer that leads to one more turn (input came, or it was corrected) is a turn of its own too.
+      if ((session.state.phase as TurnPhase).kind !== "calling") {
+        turns++;
+        if (!this.#mayStick(turns, startedMs)) return await this.#handOver();
+      }
+    }
+  }
+
+  #mayStick(turns: number, startedMs: number): boolean {
+    const { sticky, inFlight, clockMs } = this.deps;
+    if (inFlight.stopping || sticky === undefined || this.session.memory.paused) return false;
+    return turns < sticky.turns && clockMs() - startedMs < sticky.ms;
+  }
+
+  /** The end of this job's part: the turn's last commit gives the lease back and wants the next job. */
+  async #handOver(): Promise<void> {
+    const { session, deps } = this;
+    hitFailpoint("results.before_append");
+    const { definition } = session.memory;
+    // The crossing turn speaks before it lets go: if this worker dies in between, the lease is still its own, and the
+    // worker that takes over speaks (G6). Once per run this costs a commit of its own.
+    if (definition !== undefined && crosses(definition, this.#measured.transcriptBytes, session.transcriptBytes)) {
+      await this.commit({ turnDone: true });
+      hitFailpoint("results.committed");
+      const token = session.token as number;
+      await deps.store.giveBack(session.memory.row.id, token, "now");
+      return;
+    }
+    if (session.hasStaged || session.token !== undefined) await this.commit({ release: true, wish: "now", turnDone: true });
+    hitFailpoint("results.committed");
+  }
+
+  #measured = { transcriptBytes: 0, journalBytes: 0, contextTokens: undefined as number | undefined, windowTokens: undefined as number | undefined };
+  #spokeForTakeover = false;
+
+  /** To be called once the transcript can be measured, before anything new is staged. */
+  startMeasuring(): void {
+    if (this.session.token === undefined) this.#measured = this.#measure();
+  }
+
+  #measure() {
+    const { session } = this;
+    return {
+      transcriptBytes: session.transcriptBytes,
+      journalBytes: session.memory.journalBytes,
+      contextTokens: session.state.contextTokens,
+      windowTokens: session.windowTokens,
+    };
+  }
+
+  async commit(options: Parameters<RunSession["commit"]>[0] = {}): Promise<void> {
+    this.session.spanContext = this.spans.traceparent;
+    await this.session.commit(options);
+    this.#committed();
+  }
+
+  async commitEnd(stageEnd: () => void, wish?: Date): Promise<"ended" | "input_waits"> {
+    hitFailpoint("end.before_append");
+    this.session.spanContext = this.spans.traceparent;
+    const outcome = await this.session.commitEnd(stageEnd, wish);
+    hitFailpoint("end.committed");
+    this.#committed();
+    return outcome;
+  }
+
+  #committed(): void {
+    const { session, deps } = this;
+    this.held.token = session.token;
+    const { definition, row } = session.memory;
+    if (definition === undefined) return;
+    const before = this.#measured;
+    const after = this.#measure();
+    this.#measured = after;
+    const takenOver = session.takenOver && !this.#spokeForTakeover;
+    this.#spokeForTakeover ||= session.takenOver;
+    hitFailpointAtCrossing(definition, before.transcriptBytes, after.transcriptBytes);
+    warnOfGrowth({
+      runId: row.id,
+      agent: row.agent,
+      turn: session.state.turn,
+      definition,
+      before,
+      after,
+      takenOver,
+      agentSink: deps.agents.get(session.state.agent)?.onWarn,
+      appSink: deps.onWarn,
+      log: deps.log,
+    });
+  }
+
+  async #afterError(error: unknown): Promise<"done" | "load_again"> {
+    const { session, deps, held } = this;
+    const runId = session.memory.row.id;
+    if (error instanceof Refused) {
+      if (error.outcome.kind === "inbox") return "load_again";
+      return "done"; // held by another worker, which wishes for the next job itself; or paused, and resuming wishes
+    }
+    if (error instanceof SeqConflictError && session.token === undefined) return "load_again";
+    if (error instanceof LeaseLostError || error instanceof RunFinishedError || error instanceof RunMissingError) {
+      held.abort("lost");
+      deps.log.info({ runId, turn: session.state.turn, code: error.code, ...error.details }, "left a run that is no longer ours");
+      return "done";
+    }
+    if (error instanceof Interrupted && held.reason === "lost") return "done";
+    // A defect of ours, or a database that refuses: nothing of this turn is lost, the run is tried again a little later.
+    deps.log.error({ runId, turn: session.state.turn, err: error, error: recordError(error, "ENGINE_ERROR") }, "a turn failed inside the engine");
+    if (session.token !== undefined) await deps.store.giveBack(runId, session.token, new Date(this.now.getTime() + 5_000));
+    else throw error;
+    return "done";
+  }
+}
+
+function hitFailpointAtCrossing(definition: Parameters<typeof crosses>[0], before: number, after: number): void {
+  if (crosses(definition, before, after)) hitFailpoint("growth.before_warning");
+}

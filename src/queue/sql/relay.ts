@@ -1,0 +1,31 @@
+/**
+ * Turns wishes into jobs: taken and added in one statement, so that neither exists without the other.
+ *
+ * SKIP LOCKED: relays of several workers share the work. Lock order: wishes alone; the run's row is not touched, so a
+ * relay never waits for a turn. add_jobs notifies once per statement, off the turns' own commits. `priority` sorts as
+ * graphile-worker's does: lower comes sooner.
+ */
+export const DISPATCH_SQL = `
+with picked as (
+  select w.run_id, w.agent, w.priority from capstan.wishes w
+  where w.ready and w.pool = $1 and w.agent = any($2::text[])
+  order by w.priority, w.at limit $3 for update skip locked
+), taken as (
+  delete from capstan.wishes w using picked p where w.run_id = p.run_id returning w.run_id, w.agent, w.priority
+), added as (
+  select count(*) from graphile_worker.add_jobs((
+    select array_agg(row('capstan/' || $1 || '/' || t.agent, json_build_object('runId', t.run_id), null, null, null, null, t.priority, null)::graphile_worker.job_spec)
+    from taken t))
+  where exists (select from taken)
+)
+select taken.run_id from taken cross join (select count(*) from added) a`;
+
+/** Timers and retries whose time has come. Gives how many, and when the next is due. */
+export const PROMOTE_SQL = `
+with due as (
+  select run_id from capstan.wishes where not ready and at <= capstan.now() order by at limit 1000 for update skip locked
+), promoted as (
+  update capstan.wishes w set ready = true from due where w.run_id = due.run_id returning w.pool
+)
+select (select count(*)::int from promoted) as promoted,
+  (extract(epoch from (select min(at) from capstan.wishes where not ready and at > capstan.now()) - capstan.now()) * 1000)::float8 as next_in_ms`;

@@ -1,0 +1,56 @@
+/**
+ * Buries workers whose heartbeat is stale and takes their runs from them. One statement: what is found is re-checked by
+ * the UPDATE itself on the locked row (token and holder), so a run that moved on meanwhile is left alone.
+ *
+ * Also takes runs whose holder has ended for any other reason, or has no row: a claim that raced with a burial is found
+ * in the next round. Lock order: workers, run row, wishes.
+ */
+export const SWEEP_SQL = `
+with clock as materialized (select capstan.now() as now),
+dead as (
+  update capstan.workers w set ended_at = clock.now, end_reason = 'lost' from clock
+  where w.ended_at is null and w.id <> $1 and w.heartbeat_at + w.lease_ms * interval '1 ms' < clock.now returning w.id
+), orphans as (
+  select r.id, r.worker_id, r.fencing_token from capstan.runs r
+  where r.state in ('queued', 'running') and r.worker_id is not null
+    and (r.worker_id in (select id from dead) or not exists (select from capstan.workers w where w.id = r.worker_id and w.ended_at is null))
+  order by r.id limit 1000
+), taken as (
+  update capstan.runs r set worker_id = null, fencing_token = r.fencing_token + 1, crash_count = r.crash_count + 1, taken_over = true, updated_at = clock.now
+  from orphans o cross join clock
+  where r.id = o.id and r.worker_id = o.worker_id and r.fencing_token = o.fencing_token and r.finished_at is null
+  returning r.id, r.pool, r.priority, r.agent, r.tenant, clock.now
+), wished as (
+  insert into capstan.wishes as w (run_id, at, priority, ready, pool, agent, tenant)
+  select t.id, t.now, t.priority, true, t.pool, t.agent, t.tenant from taken t
+  on conflict (run_id) do update set at = least(w.at, excluded.at), ready = true
+)
+select (select count(*)::int from dead) as buried, (select coalesce(array_agg(id), '{}') from taken) as taken`;
+
+/** Queue pools of ended workers: their jobs stay locked for hours if nobody unlocks them. */
+export const LOCKED_POOLS_SQL = `
+select id, queue_pools from capstan.workers where ended_at is not null and queue_pools <> '{}' order by ended_at limit 100`;
+
+export const UNLOCKED_SQL = `update capstan.workers set queue_pools = '{}' where id = any($1::uuid[])`;
+
+/**
+ * Wishes again for runs that ought to have a job and have none: dispatched a while ago, not claimed, though a slot is
+ * free and no job is waiting in the queue. A doubled job is harmless; a lost one would leave the run standing.
+ */
+export const LOST_JOBS_SQL = `
+with clock as materialized (select capstan.now() as now),
+lost as (
+  select r.id, r.pool, r.priority, r.agent, r.tenant from capstan.runs r cross join clock
+  where r.worker_id is null and not r.paused and r.updated_at < clock.now - $1::int * interval '1 ms'
+    and (r.state in ('queued', 'running')
+      or (r.state = 'waiting' and r.wait_reason = 'retry' and r.wake_at < clock.now - $1::int * interval '1 ms')
+      or (r.state = 'waiting' and r.wait_reason = 'input' and r.inbox_pending > 0))
+    and not exists (select from capstan.wishes w where w.run_id = r.id)
+    and exists (select from capstan.workers w where w.pool = r.pool and w.ended_at is null and w.busy < w.slots and r.agent = any(w.agents))
+  order by r.id limit 500 for no key update of r skip locked
+)
+insert into capstan.wishes as w (run_id, at, priority, ready, pool, agent, tenant)
+select l.id, clock.now, l.priority, true, l.pool, l.agent, l.tenant from lost l cross join clock
+where not exists (select from graphile_worker.jobs j where j.task_identifier = 'capstan/' || l.pool || '/' || l.agent and j.locked_at is null and j.run_at <= now())
+on conflict (run_id) do nothing
+returning run_id`;

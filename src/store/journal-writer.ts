@@ -1,0 +1,206 @@
+/**
+ * The one way into the journal for workers. Appends of different runs that are ready at the same time share one
+ * statement and one commit: at 50 concurrent runs that is the largest single effect on throughput that was measured
+ * (docs/performance.md). A run has at most one append in flight, since its loop waits for each.
+ *
+ * A commit whose acknowledgement was lost (the connection died) is neither assumed nor repeated blindly: the same
+ * append, with the same append id and the same guards, is sent again when the database answers. If it is refused, the
+ * writer looks for rows with its own append id: they are there exactly if the first try arrived.
+ */
+import { randomBytes } from "node:crypto";
+import type pg from "pg";
+import { LeaseLostError, RunFinishedError, RunMissingError, SeqConflictError } from "../domain/append-error.ts";
+import { canonicalJson, type JsonValue } from "../domain/json.ts";
+import { eventVersions } from "../domain/event.ts";
+import { isTerminal, type RunStatus } from "../domain/run.ts";
+import { hitFailpoint } from "../engine/failpoints.ts";
+import type { AppendOutcome, AppendRequest, Log } from "../engine/ports.ts";
+import { isConnectionError, isRetryableConflict } from "./pg-errors.ts";
+import { appendSql, appendValues, type PreparedAppend } from "./sql/append.ts";
+
+/** More statements at once would only split the groups; fewer would leave the database idle between two. */
+const MAX_STATEMENTS_IN_FLIGHT = 2;
+const MAX_GROUP_RUNS = 200;
+const MAX_GROUP_BYTES = 8 * 1024 * 1024;
+const RECONNECT_PAUSE_MS = 200;
+
+interface Waiting extends PreparedAppend {
+  readonly resolve: (outcome: AppendOutcome) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+export interface JournalWriterOptions {
+  readonly pool: pg.Pool;
+  /** The incarnation to write as, read at each statement: a worker that was buried comes back under another. */
+  readonly workerId: () => string;
+  readonly named: (text: string) => string;
+  readonly log: Log;
+  readonly signal: AbortSignal;
+}
+
+interface ChangedRow {
+  readonly id: string;
+  readonly fencing_token: number;
+  readonly inbox_pending: number;
+  readonly paused: boolean;
+  readonly journal_bytes: number;
+  readonly was_taken_over: boolean;
+}
+
+export class JournalWriter {
+  readonly #options: JournalWriterOptions;
+  readonly #groupSql: { name: string; text: string };
+  readonly #singleSql: { name: string; text: string };
+  #waiting: Waiting[] = [];
+  #inFlight = 0;
+  #scheduled = false;
+
+  constructor(options: JournalWriterOptions) {
+    this.#options = options;
+    this.#groupSql = { name: "capstan-append", text: options.named(appendSql("skip")) };
+    this.#singleSql = { name: "capstan-append-one", text: options.named(appendSql("wait")) };
+  }
+
+  append(request: AppendRequest): Promise<AppendOutcome> {
+    const payloads = request.events.map((event) => canonicalJson(event.payload as unknown as JsonValue));
+    const versions = request.events.map((event) => eventVersions[event.type]);
+    const bytes = payloads.reduce((sum, text) => sum + Buffer.byteLength(text), 0);
+    // 62 random bits: unique within one run is all that is needed.
+    const appendId = (randomBytes(8).readBigUInt64BE() >> 2n).toString();
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ request, appendId, payloads, versions, bytes, resolve, reject });
+      this.#schedule();
+    });
+  }
+
+  /** A turn of the event loop is waited for, so that appends of other runs that are ready now come along. */
+  #schedule(): void {
+    if (this.#scheduled || this.#inFlight >= MAX_STATEMENTS_IN_FLIGHT) return;
+    this.#scheduled = true;
+    setImmediate(() => {
+      this.#scheduled = false;
+      while (this.#waiting.length > 0 && this.#inFlight < MAX_STATEMENTS_IN_FLIGHT) void this.#flush(this.#takeGroup());
+    });
+  }
+
+  #takeGroup(): Waiting[] {
+    let bytes = 0;
+    let count = 0;
+    while (count < this.#waiting.length && count < MAX_GROUP_RUNS && (count === 0 || bytes + (this.#waiting[count]?.bytes ?? 0) <= MAX_GROUP_BYTES)) {
+      bytes += this.#waiting[count]?.bytes ?? 0;
+      count++;
+    }
+    const group = this.#waiting.slice(0, count);
+    this.#waiting = this.#waiting.slice(count);
+    // One order for all groups: two statements that lock the same runs cannot wait for each other in a circle.
+    return group.toSorted((a, b) => (a.request.runId < b.request.runId ? -1 : 1));
+  }
+
+  async #flush(group: Waiting[]): Promise<void> {
+    this.#inFlight++;
+    try {
+      const changed = await this.#write(this.#groupSql, group);
+      for (const item of group) {
+        const row = changed.get(item.request.runId);
+        if (row !== undefined) item.resolve(appended(row));
+        else void this.#alone(item);
+      }
+    } catch {
+      // One member may have spoilt the statement, or the connection died: each is tried alone and gets its own answer.
+      for (const item of group) void this.#alone(item);
+    } finally {
+      this.#inFlight--;
+      if (this.#waiting.length > 0) this.#schedule();
+    }
+  }
+
+  async #write(sql: { name: string; text: string }, items: readonly Waiting[]): Promise<Map<string, ChangedRow>> {
+    hitFailpoint("append.before_send");
+    const sent = this.#options.pool.query<ChangedRow>({ ...sql, values: appendValues(this.#options.workerId(), items) });
+    hitFailpoint("append.unacknowledged");
+    const { rows } = await sent;
+    return new Map(rows.map((row) => [row.id, row]));
+  }
+
+  async #alone(item: Waiting): Promise<void> {
+    try {
+      item.resolve(await this.#untilKnown(item));
+    } catch (error) {
+      item.reject(error);
+    }
+  }
+
+  /** Tries one append until its outcome is known. */
+  async #untilKnown(item: Waiting): Promise<AppendOutcome> {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        const row = (await this.#write(this.#singleSql, [item])).get(item.request.runId);
+        if (row !== undefined) return appended(row);
+        const refusal = await this.#refusal(item);
+        if (refusal !== "again") return refusal;
+      } catch (error) {
+        if (!isConnectionError(error) && !isRetryableConflict(error)) throw error;
+        if (this.#options.signal.aborted) throw error;
+        if (attempt === 1 || attempt % 50 === 0) {
+          this.#options.log.warn({ runId: item.request.runId, attempt, err: error }, "append outcome unknown, asking again");
+        }
+        await new Promise((resolve) => setTimeout(resolve, RECONNECT_PAUSE_MS));
+      }
+    }
+  }
+
+  /** Why a run was not in the result: our own rows are there already, or which guard failed. */
+  async #refusal(item: Waiting): Promise<AppendOutcome | "again"> {
+    const { request } = item;
+    const arrived = await this.#arrived(item);
+    if (arrived !== undefined) return arrived;
+    const { rows } = await this.#options.pool.query<{
+      state: RunStatus;
+      next_seq: number;
+      fencing_token: number;
+      worker_id: string | null;
+      paused: boolean;
+      inbox_pending: number;
+      buried: boolean;
+    }>(
+      this.#options.named(
+        `select r.state, r.next_seq, r.fencing_token, r.worker_id, r.paused, r.inbox_pending,
+           not exists (select from capstan.workers w where w.id = $2 and w.ended_at is null) as buried
+         from capstan.runs r where r.id = $1`,
+      ),
+      [request.runId, this.#options.workerId()],
+    );
+    const row = rows[0];
+    if (row === undefined) throw new RunMissingError(request.runId);
+    if (isTerminal(row.state)) throw new RunFinishedError(request.runId, row.state);
+    if (request.guard.kind === "held") {
+      if (row.fencing_token !== request.guard.token || row.worker_id !== this.#options.workerId()) {
+        throw new LeaseLostError(request.runId, request.guard.token, row.fencing_token);
+      }
+    } else if (row.worker_id !== null || row.paused || row.buried) {
+      return { kind: "unclaimable", paused: row.paused };
+    }
+    if (row.next_seq !== request.expectedSeq + 1) throw new SeqConflictError(request.runId, request.expectedSeq, row.next_seq - 1);
+    if (row.inbox_pending < request.applied.length || (request.inboxMustBeEmpty && row.inbox_pending !== request.applied.length)) return { kind: "inbox" };
+    // All guards hold now: the row changed between the two statements. Try once more.
+    return "again";
+  }
+
+  /** Our own rows, known by append id. An append without events leaves none; then its guards alone decide. */
+  async #arrived(item: Waiting): Promise<AppendOutcome | undefined> {
+    if (item.request.events.length === 0) return undefined;
+    const { rows } = await this.#options.pool.query<Omit<ChangedRow, "id" | "was_taken_over">>(
+      this.#options.named(
+        `select e.fencing_token, r.inbox_pending, r.paused, r.journal_bytes::float8 from capstan.events e join capstan.runs r on r.id = e.run_id
+         where e.run_id = $1 and e.seq = $2 and e.append_id = $3`,
+      ),
+      [item.request.runId, item.request.expectedSeq + 1, item.appendId],
+    );
+    const row = rows[0];
+    return row && appended({ ...row, id: item.request.runId, was_taken_over: false });
+  }
+}
+
+function appended(row: ChangedRow): AppendOutcome {
+  return { kind: "appended", token: row.fencing_token, inboxPending: row.inbox_pending, paused: row.paused, journalBytes: row.journal_bytes, takenOver: row.was_taken_over };
+}

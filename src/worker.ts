@@ -1,0 +1,223 @@
+/** Puts one worker process together: store, engine, queue, heartbeat. Part of the composition root, with main.ts. */
+import { hostname } from "node:os";
+import type { TaskList } from "graphile-worker";
+import { createRing, type Meter } from "./capabilities/ring.ts";
+import type { WorkerSettings } from "./config.ts";
+import { eventVersions } from "./domain/event.ts";
+import type { AgentCode } from "./engine/code.ts";
+import type { EngineDeps } from "./engine/deps.ts";
+import { hitFailpoint } from "./engine/failpoints.ts";
+import { Frames } from "./engine/frames.ts";
+import { InFlight } from "./engine/in-flight.ts";
+import type { ModelCatalogue } from "./engine/model-port.ts";
+import type { Log, Tracing, WarnSink } from "./engine/ports.ts";
+import { RunCache } from "./engine/run-memory.ts";
+import { advanceRun } from "./engine/turn.ts";
+import { Heartbeat } from "./queue/heartbeat.ts";
+import { HeldWatch } from "./queue/held-watch.ts";
+import { Relay } from "./queue/relay.ts";
+import { SupervisedRunner } from "./queue/runner.ts";
+import { Sweep } from "./queue/sweep.ts";
+import { taskName } from "./queue/task-names.ts";
+import { WishListener } from "./queue/wish-listener.ts";
+import { PostgresBlobStore } from "./store/blobs.ts";
+import type { PostgresDefinitionStore } from "./store/definitions.ts";
+import { PostgresJournalStore } from "./store/journal-store.ts";
+import { JournalWriter } from "./store/journal-writer.ts";
+import type { SchemaNames } from "./store/names.ts";
+import { createPool } from "./store/pool.ts";
+import { PostgresUsageLedger } from "./store/usage-ledger.ts";
+import { BEAT_SQL, END_BLOCKED_SQL, WorkerStore } from "./store/workers.ts";
+import { isConnectionError } from "./store/pg-errors.ts";
+import { VERSION } from "./version.ts";
+
+export interface WorkerOptions {
+  readonly connectionString: string;
+  /** For LISTEN: must not go through a pooler in transaction mode. */
+  readonly directConnectionString: string;
+  readonly names: SchemaNames;
+  readonly named: (text: string) => string;
+  readonly definitions: PostgresDefinitionStore;
+  readonly agents: ReadonlyMap<string, AgentCode>;
+  readonly models: ModelCatalogue;
+  readonly settings: WorkerSettings;
+  readonly pool: string;
+  readonly tracing: Tracing;
+  readonly log: Log;
+  readonly meter: Meter;
+  readonly onWarn: WarnSink | undefined;
+  secret(name: string, tenant: string): string | undefined;
+}
+
+export interface RunningWorker {
+  readonly id: string;
+  /** Lets turns finish within the grace period, aborts the rest at a recorded boundary, releases everything. May be called twice. */
+  stop(options?: { readonly graceMs?: number }): Promise<void>;
+}
+
+/** Transcripts kept warm between turns. */
+const CACHE_BYTES = 256 * 1024 * 1024;
+const REWISH_AFTER_ERROR_MS = 1_000;
+
+export async function startWorker(options: WorkerOptions): Promise<RunningWorker> {
+  const { settings, named, log, names, agents, pool: poolName } = options;
+  const stopped = new AbortController();
+  const db = createPool({ connectionString: options.connectionString, max: settings.poolMax, applicationName: "capstan worker", log });
+  const queueDb = createPool({ connectionString: options.directConnectionString, max: Math.min(10, settings.poolMax), applicationName: "capstan queue", log });
+  const workers = new WorkerStore(db, named);
+  const facts = {
+    pool: poolName,
+    host: hostname(),
+    pid: process.pid,
+    version: VERSION,
+    leaseMs: settings.leaseMs,
+    slots: settings.slots,
+    agents: [...agents.keys()],
+    tools: Object.fromEntries([...agents].map(([name, code]) => [name, [...code.tools.keys()]])),
+    eventVersions,
+  };
+  let workerId = await workers.register(facts);
+
+  const writer = new JournalWriter({ pool: db, workerId: () => workerId, named, log, signal: stopped.signal });
+  const store = new PostgresJournalStore(db, named, writer);
+  const inFlight = new InFlight();
+  const clockMs = (): number => performance.now();
+  const deps: EngineDeps = {
+    store,
+    definitions: options.definitions,
+    blobs: new PostgresBlobStore(db, named),
+    ledger: new PostgresUsageLedger(db, named),
+    ring: createRing({ meter: options.meter, clockMs }),
+    models: options.models,
+    agents,
+    tracing: options.tracing,
+    log,
+    cache: new RunCache(CACHE_BYTES),
+    frames: new Frames(),
+    inFlight,
+    sticky: settings.stickyTurns,
+    onWarn: options.onWarn,
+    secret: options.secret,
+    random: Math.random,
+    clockMs,
+  };
+
+  let running = 0;
+  const relay = new Relay({ pool: db, named, poolName, agents: facts.agents, slots: settings.slots, log, running: () => running });
+  const task = async (payload: unknown): Promise<void> => {
+    const { runId } = payload as { runId: string };
+    relay.jobStarted(runId);
+    running++;
+    try {
+      if (inFlight.stopping) await wishAgain(runId, 0);
+      else await advanceRun(deps, runId);
+    } catch (error) {
+      log.error({ runId, err: error }, "a job failed before it could take its run");
+      await wishAgain(runId, REWISH_AFTER_ERROR_MS);
+    } finally {
+      running--;
+      relay.poke();
+      hitFailpoint("job.before_completion");
+    }
+  };
+  /** The job is about to be deleted and its run is not held: without a wish it would stand until the search for lost jobs. */
+  const wishAgain = async (runId: string, inMs: number): Promise<void> => {
+    for (;;) {
+      try {
+        return await workers.wish(runId, inMs);
+      } catch (error) {
+        if (!isConnectionError(error) || stopped.signal.aborted) return log.error({ runId, err: error }, "could not wish for a job again");
+        await new Promise((resolve) => setTimeout(resolve, 300));
+      }
+    }
+  };
+  const tasks: TaskList = Object.fromEntries(facts.agents.map((agent) => [taskName(poolName, agent), task]));
+  const queuePools: string[] = [];
+  const runner = new SupervisedRunner({
+    pool: queueDb,
+    schema: names.workerSchema,
+    tasks,
+    concurrency: settings.slots,
+    log,
+    onPool: (queuePool) => {
+      queuePools.push(queuePool);
+      workers.addQueuePool(workerId, queuePool).catch((error: unknown) => log.warn({ err: error }, "could not note the queue pool: its jobs would stay locked if this worker died"));
+    },
+  });
+
+  let reviving: Promise<void> | undefined;
+  const revive = (): void => {
+    // Whatever was in flight belongs to others now; a new incarnation starts with nothing.
+    log.warn({ workerId }, "this worker was taken for dead: dropping its runs and starting over under a new incarnation");
+    inFlight.abortAll("lost");
+    reviving ??= (async () => {
+      while (!stopped.signal.aborted) {
+        try {
+          workerId = await workers.register(facts);
+          for (const queuePool of queuePools.slice(-1)) await workers.addQueuePool(workerId, queuePool);
+          heartbeat.become(workerId);
+          break;
+        } catch (error) {
+          log.debug({ err: error }, "could not register again yet");
+          await new Promise((resolve) => setTimeout(resolve, 500));
+        }
+      }
+      reviving = undefined;
+    })();
+  };
+  const heartbeat = new Heartbeat({
+    connectionString: options.directConnectionString,
+    workerId,
+    everyMs: settings.heartbeatMs,
+    leaseMs: settings.leaseMs,
+    beatSql: named(BEAT_SQL),
+    endSql: named(END_BLOCKED_SQL),
+    busy: () => running,
+    onBuried: revive,
+    onExit: (error) => log.error({ err: error }, "the heartbeat thread ended; this worker will be taken for dead"),
+  });
+  const sweep = new Sweep({
+    pool: db,
+    named,
+    workerSchema: names.workerSchema,
+    log,
+    everyMs: settings.sweepMs,
+    lostAfterMs: settings.lostJobMs,
+    workerId: () => workerId,
+    mayBury: () => heartbeat.isTrusted,
+    onTaken: () => relay.poke(),
+  });
+  const watch = new HeldWatch(inFlight, store, log);
+  const listener = new WishListener({ connectionString: options.directConnectionString, channel: named("capstan_wish"), poolName, log, onWish: () => relay.poke() });
+
+  await runner.start();
+  relay.start();
+  listener.start();
+  watch.start();
+  sweep.start();
+  log.info({ workerId, pool: poolName, slots: settings.slots, agents: facts.agents }, "worker started");
+
+  let stopping: Promise<void> | undefined;
+  const stop = async ({ graceMs = settings.graceMs }: { readonly graceMs?: number } = {}): Promise<void> => {
+    log.info({ workerId, inFlight: inFlight.size }, "worker stopping");
+    inFlight.stopStarting();
+    await Promise.all([relay.stop(), listener.stop(), sweep.stop()]);
+    const abortTimer = setTimeout(() => inFlight.abortAll("shutdown"), graceMs);
+    // Waits for jobs in flight: they end by themselves, or by the abort.
+    await runner.stop();
+    clearTimeout(abortTimer);
+    await watch.stop();
+    stopped.abort();
+    await reviving;
+    await workers.end(workerId, "stopped").catch((error: unknown) => log.warn({ err: error }, "could not sign off; the lease will run out"));
+    await heartbeat.stop();
+    await Promise.all([db.end(), queueDb.end()]);
+    log.info({ workerId }, "worker stopped");
+  };
+  return {
+    get id() {
+      return workerId;
+    },
+    stop: (stopOptions) => (stopping ??= stop(stopOptions)),
+  };
+}

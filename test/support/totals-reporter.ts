@@ -1,0 +1,49 @@
+import { writeSync } from "node:fs";
+import type { Reporter, SerializedError, TestModule, Vitest } from "vitest/node";
+
+export interface Totals {
+  readonly passed: number;
+  readonly failed: number;
+  readonly skipped: number;
+}
+
+/**
+ * Prints `N passed, N failed` as the very last line of a run, for people who scroll and programs that count. A file or
+ * suite that fails outside of any test (an import that throws, a failing hook) is one failure more, and so is an error
+ * that nobody caught: none of them is a failed test, and all of them fail the run.
+ */
+export default class TotalsReporter implements Reporter {
+  private watching = false;
+
+  onInit(vitest: Vitest): void {
+    this.watching = vitest.config.watch;
+  }
+
+  onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly SerializedError[]): void {
+    const line = `${formatTotals(countTotals(modules, unhandledErrors.length))}\n`;
+    // The other reporters and the teardown of the servers still print after this; at exit nobody does.
+    if (this.watching) process.stdout.write(line);
+    else process.once("exit", () => writeSync(1, line));
+  }
+}
+
+export function formatTotals({ passed, failed, skipped }: Totals): string {
+  return `${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ""}`;
+}
+
+function countTotals(modules: readonly TestModule[], unhandledErrors: number): Totals {
+  let passed = 0;
+  let failed = unhandledErrors;
+  let skipped = 0;
+  for (const module of modules) {
+    failed += module.errors().length > 0 ? 1 : 0;
+    for (const suite of module.children.allSuites()) failed += suite.errors().length > 0 ? 1 : 0;
+    for (const test of module.children.allTests()) {
+      const { state } = test.result();
+      if (state === "passed") passed++;
+      else if (state === "failed") failed++;
+      else skipped++;
+    }
+  }
+  return { passed, failed, skipped };
+}

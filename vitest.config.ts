@@ -1,0 +1,31 @@
+import { defineConfig } from "vitest/config";
+
+/** Folders whose tests never touch the suite's Postgres: running them alone must not wait for one to start. */
+const withoutPostgres = [
+  "test/domain/**/*.test.ts",
+  "test/embedded/**/*.test.ts",
+  "test/support/totals-reporter.test.ts",
+];
+
+export default defineConfig({
+  test: {
+    pool: "forks",
+    // The suite runs on two cores beside a Postgres; more workers only make time-outs likelier.
+    maxWorkers: 2,
+    testTimeout: 60_000,
+    hookTimeout: 120_000,
+    reporters: ["default", "./test/support/totals-reporter.ts"],
+    projects: [
+      { extends: true, test: { name: "pure", include: withoutPostgres } },
+      {
+        extends: true,
+        test: {
+          name: "postgres",
+          include: ["test/**/*.test.ts"],
+          exclude: withoutPostgres,
+          globalSetup: ["./test/support/global-setup.ts"],
+        },
+      },
+    ],
+  },
+});
