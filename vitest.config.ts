@@ -3,6 +3,8 @@ import { defineConfig } from "vitest/config";
 /** Folders whose tests never touch the suite's Postgres: running them alone must not wait for one to start. */
 const withoutPostgres = [
   "test/domain/**/*.test.ts",
+  "test/agents/**/*.test.ts",
+  "test/engine-pure/**/*.test.ts",
   "test/embedded/**/*.test.ts",
   "test/support/totals-reporter.test.ts",
 ];

@@ -8,12 +8,13 @@ CREATE FUNCTION capstan.now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL
   select clock_timestamp() + coalesce(nullif(current_setting('capstan_clock.offset', true), '')::interval, interval '0')
 $$;
 --> statement-breakpoint
--- UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random. Postgres 18 has its own; 15 to 17 do not.
+-- UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, 12 bits of their fraction, then random: ids that one session makes
+-- one after the other sort in that order (the inbox relies on it). Postgres 18 has its own; 15 to 17 do not.
 CREATE FUNCTION capstan.uuid_v7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
   select encode(
-    set_bit(set_bit(
-      overlay(uuid_send(gen_random_uuid()) placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6),
-      52, 1), 53, 1), 'hex')::uuid
+    overlay(overlay(uuid_send(gen_random_uuid()) placing substring(int8send(t.us / 1000) from 3) from 1 for 6)
+      placing int2send((28672 + t.us % 1000 * 4096 / 1000)::int2) from 7 for 2), 'hex')::uuid
+  from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 $$;
 --> statement-breakpoint
 CREATE TABLE "capstan"."agent_definitions" (
@@ -113,7 +114,7 @@ CREATE TABLE "capstan"."compaction_tasks" (
 CREATE TABLE "capstan"."events" (
 	"run_id" uuid NOT NULL,
 	"at" timestamp with time zone NOT NULL,
-	"append_id" bigint NOT NULL,
+	"append_id" integer NOT NULL,
 	"seq" integer NOT NULL,
 	"turn" integer NOT NULL,
 	"fencing_token" integer NOT NULL,
@@ -129,7 +130,7 @@ CREATE TABLE "capstan"."events" (
 	"blob_refs" text[],
 	"codec" text,
 	"key_id" text,
-	"payload" jsonb,
+	"payload" json,
 	"payload_sealed" bytea,
 	CONSTRAINT "events_run_id_seq_pk" PRIMARY KEY("run_id","seq"),
 	CONSTRAINT "events_seq" CHECK (seq >= 1),
@@ -208,27 +209,27 @@ CREATE TABLE "capstan"."runs" (
 	"state" text DEFAULT 'queued' NOT NULL,
 	"wait_reason" text,
 	"wake_at" timestamp with time zone,
-	"updated_at" timestamp with time zone NOT NULL,
-	"worker_id" uuid,
-	"fencing_token" integer DEFAULT 0 NOT NULL,
-	"next_seq" integer DEFAULT 1 NOT NULL,
-	"turn" integer DEFAULT 0 NOT NULL,
 	"crash_count" smallint DEFAULT 0 NOT NULL,
 	"retry_count" smallint DEFAULT 0 NOT NULL,
 	"taken_over" boolean DEFAULT false NOT NULL,
 	"growth_level" smallint DEFAULT 0 NOT NULL,
 	"view_epoch" integer DEFAULT 0 NOT NULL,
 	"inbox_pending" integer DEFAULT 0 NOT NULL,
-	"context_tokens" integer,
 	"context_scale" text,
-	"journal_bytes" bigint DEFAULT 0 NOT NULL,
-	"transcript_bytes" bigint DEFAULT 0 NOT NULL,
-	"input_tokens" bigint DEFAULT 0 NOT NULL,
-	"output_tokens" bigint DEFAULT 0 NOT NULL,
+	"cost_usd_micros" bigint DEFAULT 0 NOT NULL,
 	"cache_read_tokens" bigint DEFAULT 0 NOT NULL,
 	"cache_write_tokens" bigint DEFAULT 0 NOT NULL,
-	"cost_usd_micros" bigint DEFAULT 0 NOT NULL,
+	"input_tokens" bigint DEFAULT 0 NOT NULL,
+	"output_tokens" bigint DEFAULT 0 NOT NULL,
+	"context_tokens" integer,
+	"transcript_bytes" bigint DEFAULT 0 NOT NULL,
+	"journal_bytes" bigint DEFAULT 0 NOT NULL,
+	"updated_at" timestamp with time zone NOT NULL,
+	"next_seq" integer DEFAULT 1 NOT NULL,
+	"turn" integer DEFAULT 0 NOT NULL,
+	"fencing_token" integer DEFAULT 0 NOT NULL,
 	"last_span" text,
+	"worker_id" uuid,
 	CONSTRAINT "runs_state" CHECK (state in ('queued', 'running', 'waiting', 'completed', 'failed', 'cancelled')),
 	CONSTRAINT "runs_waiting_has_reason" CHECK ((state = 'waiting') = (wait_reason is not null)),
 	CONSTRAINT "runs_finished_at" CHECK ((state in ('completed', 'failed', 'cancelled')) = (finished_at is not null)),
@@ -305,7 +306,7 @@ CREATE INDEX "wishes_later" ON "capstan"."wishes" USING btree ("at") WHERE not r
 CREATE INDEX "workers_alive" ON "capstan"."workers" USING btree ("pool") WHERE ended_at is null;
 --> statement-breakpoint
 -- runs: room on each page for heap-only updates, and vacuum by count, not by a fifth of a million ended runs.
-ALTER TABLE "capstan"."runs" SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500, autovacuum_analyze_scale_factor = 0.05);
+ALTER TABLE "capstan"."runs" SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500, autovacuum_analyze_scale_factor = 0.05);
 --> statement-breakpoint
 -- wishes is a queue: all dead versions within seconds.
 ALTER TABLE "capstan"."wishes" SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);

@@ -86,7 +86,7 @@ begin
     select * into v_found from capstan.runs r where r.tenant = enqueue_run.tenant and r.idempotency_key = enqueue_run.idempotency_key;
     -- The digest is over jsonb's text, in which 1 and 1.0 differ though they are equal: compare the values before refusing.
     if v_found.agent = enqueue_run.agent and (v_found.input_digest = v_digest
-        or exists (select from capstan.events e where e.run_id = v_found.id and e.seq = 1 and e.payload -> 'input' = enqueue_run.input)) then
+        or exists (select from capstan.events e where e.run_id = v_found.id and e.seq = 1 and (e.payload -> 'input')::jsonb = enqueue_run.input)) then
       return v_found.id;
     end if;
     raise exception 'idempotency key % of tenant % belongs to run % with another %', enqueue_run.idempotency_key, enqueue_run.tenant, v_found.id,
@@ -94,7 +94,7 @@ begin
       using errcode = 'KC001', detail = v_found.id::text, hint = 'Use a new key for new input, or send the same input again to get the same run.';
   end if;
   insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, actor, payload)
-    values (v_id, v_now, (random() * 9e18)::bigint, 1, 0, 0, 0, v_size, 1, 0, 'run.created', enqueue_run.actor, v_payload);
+    values (v_id, v_now, (random() * 2147483647)::int, 1, 0, 0, 0, v_size, 1, 0, 'run.created', enqueue_run.actor, v_payload);
   perform capstan.wish_for(v_run, coalesce(enqueue_run.run_at, v_now));
   return v_id;
 end $$;
@@ -163,7 +163,7 @@ begin
         journal_bytes = r.journal_bytes + octet_length(v_payload::text), error_code = 'RUN_CANCELLED'
       where r.id = v_run.id;
     insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, actor, payload)
-      values (v_run.id, v_now, (random() * 9e18)::bigint, v_run.next_seq, v_run.turn, v_run.fencing_token + 1, v_run.view_epoch,
+      values (v_run.id, v_now, (random() * 2147483647)::int, v_run.next_seq, v_run.turn, v_run.fencing_token + 1, v_run.view_epoch,
         octet_length(v_payload::text), 1, 0, 'run.cancelled', cancel_run.actor, v_payload);
     delete from capstan.wishes w where w.run_id = v_run.id;
     perform pg_notify('capstan_cancel', v_run.id::text);
@@ -179,7 +179,7 @@ begin
   select * into v_run from capstan.runs r where r.id = run_status.run_id;
   if not found then raise exception 'no run %', run_status.run_id using errcode = 'KC002'; end if;
   if v_run.finished_at is not null then
-    select e.payload into v_last from capstan.events e where e.run_id = run_status.run_id and e.seq = v_run.next_seq - 1;
+    select e.payload::jsonb into v_last from capstan.events e where e.run_id = run_status.run_id and e.seq = v_run.next_seq - 1;
   end if;
   return jsonb_strip_nulls(jsonb_build_object('run_id', v_run.id, 'agent', v_run.agent, 'tenant', v_run.tenant, 'state', v_run.state,
     'wait_reason', v_run.wait_reason, 'wake_at', v_run.wake_at, 'paused', v_run.paused, 'turn', v_run.turn, 'last_seq', v_run.next_seq - 1,

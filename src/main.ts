@@ -8,6 +8,7 @@ import { ResultPoller } from "./client/result-poller.ts";
 import { readConfig, type Config, type WorkerSettings } from "./config.ts";
 import type { ModelCatalogue } from "./engine/model-port.ts";
 import type { Effect, EffectReport, Log, Tracing, WarnSink } from "./engine/ports.ts";
+import { PostgresBlobStore } from "./store/blobs.ts";
 import { definitionSha, PostgresDefinitionStore } from "./store/definitions.ts";
 import { migrate, type MigrateReport } from "./store/migrate.ts";
 import { defaultNames, namedSql, type SchemaNames } from "./store/names.ts";
@@ -59,12 +60,13 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
   const db = createPool({ connectionString, max: config.worker.poolMax, applicationName: "capstan client", log });
   const definitions = new PostgresDefinitionStore(db, named);
   const poller = new ResultPoller(db, named);
+  const blobs = new PostgresBlobStore(db, named, { log, signal: new AbortController().signal });
   const agents = new Map<string, Agent>();
   for (const agent of (options.agents ?? []) as readonly Agent[]) {
     if (agents.has(agent.name)) throw new ConfigError("createCapstan", [{ path: "agents", message: `has two agents named ${agent.name}` }]);
     agents.set(agent.name, agent);
   }
-  const models = isCatalogue(options.models) ? options.models : createModelCatalogue({ ...options.models, env: options.env ?? process.env });
+  const models = isCatalogue(options.models) ? options.models : createModelCatalogue({ loadMedia: ({ sha256 }, tenant) => blobs.get(tenant, sha256), ...options.models, env: options.env ?? process.env });
   const workers: RunningWorker[] = [];
 
   const register = async ({ promote = false }: { readonly promote?: boolean } = {}): Promise<Map<string, string>> => {

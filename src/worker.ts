@@ -26,6 +26,7 @@ import { PostgresJournalStore } from "./store/journal-store.ts";
 import { JournalWriter } from "./store/journal-writer.ts";
 import type { SchemaNames } from "./store/names.ts";
 import { createPool } from "./store/pool.ts";
+import { untilConnected } from "./store/until-connected.ts";
 import { PostgresUsageLedger } from "./store/usage-ledger.ts";
 import { BEAT_SQL, END_BLOCKED_SQL, WorkerStore } from "./store/workers.ts";
 import { isConnectionError } from "./store/pg-errors.ts";
@@ -58,11 +59,13 @@ export interface RunningWorker {
 /** Transcripts kept warm between turns. */
 const CACHE_BYTES = 256 * 1024 * 1024;
 const REWISH_AFTER_ERROR_MS = 1_000;
+/** After the grace period: how long a stopping worker waits for a database that is away. */
+const GIVE_UP_AFTER_MS = 10_000;
 
 export async function startWorker(options: WorkerOptions): Promise<RunningWorker> {
   const { settings, named, log, names, agents, pool: poolName } = options;
   const stopped = new AbortController();
-  const db = createPool({ connectionString: options.connectionString, max: settings.poolMax, applicationName: "capstan worker", log });
+  const db = createPool({ connectionString: options.connectionString, max: settings.poolMax, applicationName: "capstan worker", log, genericPlans: true });
   const queueDb = createPool({ connectionString: options.directConnectionString, max: Math.min(10, settings.poolMax), applicationName: "capstan queue", log });
   const workers = new WorkerStore(db, named);
   const facts = {
@@ -76,16 +79,18 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     tools: Object.fromEntries([...agents].map(([name, code]) => [name, [...code.tools.keys()]])),
     eventVersions,
   };
-  let workerId = await workers.register(facts);
+  // A database that has no connection free just now, or is restarting, is no reason to give up (pg-boss #365).
+  let workerId = await untilConnected({ log, signal: stopped.signal }, "registering the worker", () => workers.register(facts));
 
   const writer = new JournalWriter({ pool: db, workerId: () => workerId, named, log, signal: stopped.signal });
-  const store = new PostgresJournalStore(db, named, writer);
+  const outage = { log, signal: stopped.signal };
+  const store = new PostgresJournalStore(db, named, writer, outage);
   const inFlight = new InFlight();
   const clockMs = (): number => performance.now();
   const deps: EngineDeps = {
     store,
     definitions: options.definitions,
-    blobs: new PostgresBlobStore(db, named),
+    blobs: new PostgresBlobStore(db, named, outage),
     ledger: new PostgresUsageLedger(db, named),
     ring: createRing({ meter: options.meter, clockMs }),
     models: options.models,
@@ -203,9 +208,12 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     inFlight.stopStarting();
     await Promise.all([relay.stop(), listener.stop(), sweep.stop()]);
     const abortTimer = setTimeout(() => inFlight.abortAll("shutdown"), graceMs);
+    // If the database is away all this time, leases run out by themselves.
+    const giveUpTimer = setTimeout(() => stopped.abort(), graceMs + GIVE_UP_AFTER_MS);
     // Waits for jobs in flight: they end by themselves, or by the abort.
     await runner.stop();
     clearTimeout(abortTimer);
+    clearTimeout(giveUpTimer);
     await watch.stop();
     stopped.abort();
     await reviving;

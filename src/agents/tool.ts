@@ -63,7 +63,7 @@ export function isTool(value: unknown): value is Tool {
 
 /** Fields that the types do not know: a misspelt one would otherwise do nothing, silently. */
 export function refuseStrange(where: string, strange: object): void {
-  const keys = Object.keys(strange);
+  const keys = Object.keys(dropUnset(strange));
   if (keys.length > 0) throw new ConfigError(where, keys.map((path) => ({ path, message: "is not a known field" })));
 }
 

@@ -1,8 +1,11 @@
 /** Starts runs by the SQL interface, so that every way in (TypeScript, SQL, HTTP) means the same. */
+import { randomBytes } from "node:crypto";
 import type { AgentDefinition } from "../domain/definition.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { toJsonValue } from "../domain/json.ts";
 import { fromPostgres, InputInvalidError } from "./errors.ts";
+import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
+import { needsOffload, offload } from "./offload.ts";
 import { queryTx, type Tx } from "./transaction.ts";
 
 export interface EnqueueOptions {
@@ -35,7 +38,7 @@ export interface EnqueueAgent {
 
 const ENQUEUE = `select capstan.enqueue_run(agent => $1, input => $2::jsonb, tenant => $3, idempotency_key => $4, priority => $5::int, run_at => $6::timestamptz,
   deadline => $7::timestamptz, interactive => $8::boolean, metadata => $9::jsonb, labels => $10::text[], subject => $11, pool => $12, definition_sha => $13,
-  concurrency_key => $14, traceparent => $15, tracestate => $16, actor => $17) as id`;
+  concurrency_key => $14, traceparent => $15, tracestate => $16, actor => $17, run_id => $18::uuid) as id`;
 
 const STORE_DEFINITION = `insert into capstan.agent_definitions (sha, name, definition) values ($1, $2, $3::jsonb) on conflict (sha) do nothing`;
 
@@ -49,11 +52,17 @@ export async function enqueueRun(
 ): Promise<string> {
   const tx = options.tx ?? db;
   const name = typeof agent === "string" ? agent : agent.name;
-  const json = inputJson(agent, input);
+  const limitBytes = (typeof agent === "string" ? undefined : agent.definition.limits?.inline_payload_bytes) ?? DEFAULT_INLINE_PAYLOAD_BYTES;
+  // An event holds more than its input: leave room for the rest of run.created.
+  const isLarge = needsOffload(input, limitBytes - 4_096);
+  const runId = isLarge ? uuidV7() : null;
   const sha = typeof agent === "string" ? null : shaOf(agent.definition);
   try {
     // A definition in code is pinned as it is, also before any worker has registered it.
     if (typeof agent !== "string") await queryTx(tx, named(STORE_DEFINITION), [sha, name, JSON.stringify(agent.definition)]);
+    const checked = isLarge ? input : checkInput(agent, input);
+    const kept = runId === null ? checked : await offload(checked, { db: tx, named, tenant: options.tenant ?? "default", runId, limitBytes });
+    const json = inputJson(name, kept);
     const rows = await queryTx<{ id: string }>(tx, named(ENQUEUE), [
       name,
       JSON.stringify(json),
@@ -72,6 +81,7 @@ export async function enqueueRun(
       options.traceparent ?? null,
       options.tracestate ?? null,
       options.actor ?? null,
+      runId,
     ]);
     return (rows[0] as { id: string }).id;
   } catch (error) {
@@ -79,12 +89,26 @@ export async function enqueueRun(
   }
 }
 
-/** Throws InputInvalidError before anything is sent: the agent's own schema, then what JSON can hold. */
-function inputJson(agent: EnqueueAgent | string, input: unknown): JsonValue {
-  const parsed = typeof agent === "string" ? { ok: true as const, value: input } : agent.parseInput(input);
-  const name = typeof agent === "string" ? agent : agent.name;
-  if (!parsed.ok) throw new InputInvalidError(name, parsed.issues);
-  const json = toJsonValue(parsed.value);
+/** The agent's own schema, defaults applied. Throws InputInvalidError before anything is sent. */
+function checkInput(agent: EnqueueAgent | string, input: unknown): unknown {
+  if (typeof agent === "string") return input;
+  const parsed = agent.parseInput(input);
+  if (!parsed.ok) throw new InputInvalidError(agent.name, parsed.issues);
+  return parsed.value;
+}
+
+/** What JSON can hold. Throws InputInvalidError. */
+export function inputJson(name: string, input: unknown): JsonValue {
+  const json = toJsonValue(input);
   if (!json.ok) throw new InputInvalidError(name, [{ path: json.problem.path, message: json.problem.problem }]);
   return json.value;
+}
+
+/** UUIDv7 (RFC 9562), as capstan.uuid_v7() makes them: for runs whose id must be known before they are enqueued. */
+function uuidV7(): string {
+  const bytes = randomBytes(16);
+  bytes.writeUIntBE(Date.now(), 0, 6);
+  bytes[6] = ((bytes[6] as number) & 0x0f) | 0x70;
+  bytes[8] = ((bytes[8] as number) & 0x3f) | 0x80;
+  return bytes.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
 }

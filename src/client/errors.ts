@@ -1,6 +1,7 @@
 /** Errors that a service which enqueues meets. Postgres raises them with SQLSTATEs of class KC; here they get names. */
 import { CapstanError } from "../domain/error.ts";
 import type { JsonObject } from "../domain/json.ts";
+import { isConnectionError } from "../store/pg-errors.ts";
 
 export class IdempotencyConflictError extends CapstanError {
   override readonly name = "IdempotencyConflictError";
@@ -69,6 +70,17 @@ export class ResultTimeoutError extends CapstanError {
   override readonly retryable = true;
 }
 
+/** The database could not be reached, or the connection died before it answered: whether the statement arrived is not known. */
+export class DatabaseUnavailableError extends CapstanError {
+  override readonly name = "DatabaseUnavailableError";
+  readonly code = "DATABASE_UNAVAILABLE";
+  override readonly retryable = true;
+  constructor(cause: unknown) {
+    const { message, code } = cause as { message?: string; code?: string };
+    super(`the database cannot be reached (${[code, message].filter((part) => part !== undefined && part !== "").join(": ")}); try again, with an idempotency or dedupe key if it must happen once`, { cause });
+  }
+}
+
 interface PgError {
   readonly code?: string;
   readonly message?: string;
@@ -76,7 +88,7 @@ interface PgError {
   readonly cause?: unknown;
 }
 
-/** Gives the named error for one of our SQLSTATEs; anything else comes back as it was. Looks through drizzle's wrapper. */
+/** Gives the named error for one of our SQLSTATEs; an unreachable database is DatabaseUnavailableError; anything else comes back as it was. Looks through drizzle's wrapper. */
 export function fromPostgres(error: unknown): unknown {
   const pg = error as PgError | undefined;
   const message = pg?.message ?? "";
@@ -92,10 +104,13 @@ export function fromPostgres(error: unknown): unknown {
     case "KC005":
       return new TooLargeError(message, { cause: error });
     case "KC006":
+    // An id that is no UUID: everything else that Postgres parses here was written by us.
+    case "22P02":
       return new ArgumentError(message, { cause: error });
     default: {
       const inner = pg?.cause === undefined ? undefined : fromPostgres(pg.cause);
-      return inner instanceof CapstanError ? inner : error;
+      if (inner instanceof CapstanError) return inner;
+      return isConnectionError(error) ? new DatabaseUnavailableError(error) : error;
     }
   }
 }

@@ -1,7 +1,9 @@
 /** A run's handle: everything one can do with a run, from its id alone. */
 import type { JsonObject, JsonValue } from "../domain/json.ts";
-import { toJsonValue } from "../domain/json.ts";
-import { fromPostgres, InputInvalidError, ResultTimeoutError, RunFailedError } from "./errors.ts";
+import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
+import { inputJson } from "./enqueue.ts";
+import { needsOffload, offload } from "./offload.ts";
+import { DatabaseUnavailableError, fromPostgres, ResultTimeoutError, RunFailedError } from "./errors.ts";
 import type { ResultPoller } from "./result-poller.ts";
 import { queryTx, type Tx } from "./transaction.ts";
 
@@ -82,17 +84,22 @@ export class RunHandle<Output = JsonValue> {
     let last = after;
     let pauseMs = FOLLOW_MIN_MS;
     while (signal?.aborted !== true) {
-      const rows = await this.#query<RunEvent>(
-        `select e.seq, e.type, e.version, e.turn, e.attempt, to_jsonb(e.at) #>> '{}' as at, e.actor, e.origin, e.payload
-         from capstan.events e where e.run_id = $1 and e.seq > $2::int order by e.seq limit ${PAGE}`,
-        [this.id, last],
-      );
+      const page = (): Promise<RunEvent[]> =>
+        this.#query<RunEvent>(
+          `select e.seq, e.type, e.version, e.turn, e.attempt, to_jsonb(e.at) #>> '{}' as at, e.actor, e.origin, e.payload
+           from capstan.events e where e.run_id = $1 and e.seq > $2::int order by e.seq limit ${PAGE}`,
+          [this.id, last],
+        );
+      const rows = await this.#untilBack(follow, signal, page);
+      if (rows === undefined) return;
       for (const row of rows) {
         yield row;
         last = row.seq;
       }
       if (rows.length === PAGE) continue;
-      const { state, last_seq: lastSeq } = await this.status();
+      const status = await this.#untilBack(follow, signal, () => this.status());
+      if (status === undefined) return;
+      const { state, last_seq: lastSeq } = status;
       if (lastSeq > last) continue;
       if (!follow || ["completed", "failed", "cancelled"].includes(state)) return;
       pauseMs = rows.length > 0 ? FOLLOW_MIN_MS : Math.min(FOLLOW_MAX_MS, pauseMs * 1.5);
@@ -102,11 +109,11 @@ export class RunHandle<Output = JsonValue> {
 
   /** Input for an interactive run, or steering for one at work: applied at the next boundary, exactly once. Gives its inbox id. */
   async send(content: unknown, { dedupeKey, actor, tx }: { readonly dedupeKey?: string; readonly actor?: string; readonly tx?: Tx } = {}): Promise<string> {
-    const json = toJsonValue(content);
-    if (!json.ok) throw new InputInvalidError(this.id, [{ path: json.problem.path, message: json.problem.problem }]);
+    const kept = needsOffload(content, DEFAULT_INLINE_PAYLOAD_BYTES - 4_096) ? await this.#offload(content, tx) : content;
+    const json = inputJson(this.id, kept);
     const rows = await this.#query<{ id: string }>(
       "select capstan.send(run_id => $1::uuid, payload => $2::jsonb, dedupe_key => $3, actor => $4) as id",
-      [this.id, JSON.stringify(json.value), dedupeKey ?? null, actor ?? null],
+      [this.id, JSON.stringify(json), dedupeKey ?? null, actor ?? null],
       tx,
     );
     return (rows[0] as { id: string }).id;
@@ -116,6 +123,25 @@ export class RunHandle<Output = JsonValue> {
   async cancel(reason?: string, { actor, tx }: { readonly actor?: string; readonly tx?: Tx } = {}): Promise<boolean> {
     const rows = await this.#query<{ ended: boolean }>("select capstan.cancel_run($1::uuid, $2, $3) as ended", [this.id, reason ?? null, actor ?? null], tx);
     return (rows[0] as { ended: boolean }).ended;
+  }
+
+  async #offload(content: unknown, tx: Tx | undefined): Promise<unknown> {
+    const { db, named } = this.#context;
+    const { tenant } = await this.status();
+    return offload(content, { db: tx ?? db, named, tenant, runId: this.id, limitBytes: DEFAULT_INLINE_PAYLOAD_BYTES });
+  }
+
+  /** A follower waits for a database that is away; undefined when its signal fires meanwhile. */
+  async #untilBack<T>(follow: boolean, signal: AbortSignal | undefined, ask: () => Promise<T>): Promise<T | undefined> {
+    while (signal?.aborted !== true) {
+      try {
+        return await ask();
+      } catch (error) {
+        if (!follow || !(error instanceof DatabaseUnavailableError)) throw error;
+        await new Promise((resolve) => setTimeout(resolve, FOLLOW_MAX_MS));
+      }
+    }
+    return undefined;
   }
 
   async #query<Row extends Record<string, unknown> | object>(text: string, values: readonly unknown[], tx?: Tx): Promise<Row[]> {

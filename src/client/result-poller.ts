@@ -3,6 +3,8 @@
  * pool of ten connections must not starve heartbeats). Survives a database that is away.
  */
 import type { JsonObject, JsonValue } from "../domain/json.ts";
+import { isConnectionError } from "../store/pg-errors.ts";
+import { ArgumentError, fromPostgres, UnknownRunError } from "./errors.ts";
 import type { Tx } from "./transaction.ts";
 import { queryTx } from "./transaction.ts";
 
@@ -15,13 +17,31 @@ export interface RunEnd {
 const FIRST_POLL_MS = 20;
 const MAX_POLL_MS = 500;
 
-const ENDS = `select r.id, r.state, e.payload from capstan.runs r join capstan.events e on e.run_id = r.id and e.seq = r.next_seq - 1
-  where r.id = any($1::uuid[]) and r.finished_at is not null`;
+/** A run may be waited for before the transaction that enqueues it commits; one that is missing for longer does not exist. */
+const MISSING_AFTER_MS = 2_000;
+
+const ENDS = `select x.id, r.state, e.payload from unnest($1::uuid[]) as x(id) left join capstan.runs r on r.id = x.id
+  left join capstan.events e on e.run_id = r.id and e.seq = r.next_seq - 1
+  where r.id is null or r.finished_at is not null`;
+
+const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+
+interface Waiter {
+  readonly sinceMs: number;
+  resolve(end: RunEnd | undefined): void;
+  reject(error: unknown): void;
+}
+
+interface EndRow {
+  readonly id: string;
+  readonly state: RunEnd["state"] | null;
+  readonly payload: { readonly output?: JsonValue; readonly error?: RunEnd["error"]; readonly reason?: string } | null;
+}
 
 export class ResultPoller {
   readonly #db: Tx;
   readonly #sql: string;
-  readonly #waiters = new Map<string, Set<(end: RunEnd) => void>>();
+  readonly #waiters = new Map<string, Set<Waiter>>();
   #polling = false;
   #pauseMs = FIRST_POLL_MS;
   #wake: () => void = () => {};
@@ -31,20 +51,33 @@ export class ResultPoller {
     this.#sql = named(ENDS);
   }
 
-  /** Resolves at the run's end, or with undefined when the signal fires first. */
+  /** Resolves at the run's end, or with undefined when the signal fires first. Rejects with UnknownRunError, ArgumentError. */
   wait(runId: string, signal: AbortSignal | undefined): Promise<RunEnd | undefined> {
+    // One bad id would spoil the statement that all waiters share.
+    if (!uuid.test(runId)) return Promise.reject(new ArgumentError(`${JSON.stringify(runId)} is not a run id (a UUID)`));
     if (signal?.aborted === true) return Promise.resolve(undefined);
-    return new Promise((resolve) => {
-      const waiters = this.#waiters.get(runId) ?? new Set();
-      this.#waiters.set(runId, waiters);
-      const done = (end: RunEnd | undefined): void => {
-        waiters.delete(done);
-        if (waiters.size === 0) this.#waiters.delete(runId);
+    const id = runId.toLowerCase();
+    return new Promise((resolve, reject) => {
+      const waiters = this.#waiters.get(id) ?? new Set();
+      this.#waiters.set(id, waiters);
+      const leave = (): void => {
+        waiters.delete(waiter);
+        if (waiters.size === 0) this.#waiters.delete(id);
         signal?.removeEventListener("abort", stop);
-        resolve(end);
       };
-      const stop = (): void => done(undefined);
-      waiters.add(done);
+      const waiter: Waiter = {
+        sinceMs: performance.now(),
+        resolve(end) {
+          leave();
+          resolve(end);
+        },
+        reject(error) {
+          leave();
+          reject(error as Error);
+        },
+      };
+      const stop = (): void => waiter.resolve(undefined);
+      waiters.add(waiter);
       signal?.addEventListener("abort", stop, { once: true });
       this.#pauseMs = FIRST_POLL_MS;
       this.#wake();
@@ -56,14 +89,11 @@ export class ResultPoller {
     this.#polling = true;
     while (this.#waiters.size > 0) {
       try {
-        const rows = await queryTx<{ id: string; state: RunEnd["state"]; payload: { output?: JsonValue; error?: RunEnd["error"]; reason?: string } }>(this.#db, this.#sql, [[...this.#waiters.keys()]]);
-        for (const { id, state, payload } of rows) {
-          const error = state === "cancelled" ? { code: "RUN_CANCELLED", message: payload.reason ?? "cancelled" } : payload.error;
-          for (const done of this.#waiters.get(id) ?? []) done({ state, output: payload.output ?? null, error });
-        }
-      } catch {
-        // The database is away; the waiters' own deadlines decide how long that may last.
-        this.#pauseMs = MAX_POLL_MS;
+        for (const row of await queryTx<EndRow>(this.#db, this.#sql, [[...this.#waiters.keys()]])) this.#tell(row);
+      } catch (error) {
+        // While the database is away the waiters' own deadlines decide how long that may last.
+        if (isConnectionError(error)) this.#pauseMs = MAX_POLL_MS;
+        else for (const waiter of [...this.#waiters.values()].flatMap((waiters) => [...waiters])) waiter.reject(fromPostgres(error));
       }
       if (this.#waiters.size === 0) break;
       await new Promise<void>((resolve) => {
@@ -76,5 +106,16 @@ export class ResultPoller {
       this.#pauseMs = Math.min(MAX_POLL_MS, this.#pauseMs * 1.5);
     }
     this.#polling = false;
+  }
+
+  #tell({ id, state, payload }: EndRow): void {
+    for (const waiter of [...(this.#waiters.get(id) ?? [])]) {
+      if (state === null) {
+        if (performance.now() - waiter.sinceMs > MISSING_AFTER_MS) waiter.reject(new UnknownRunError(`no run ${id}`));
+        continue;
+      }
+      const error = state === "cancelled" ? { code: "RUN_CANCELLED", message: payload?.reason ?? "cancelled" } : payload?.error;
+      waiter.resolve({ state, output: payload?.output ?? null, error });
+    }
   }
 }

@@ -21,6 +21,7 @@ export async function queryTx<Row extends QueryResultRow>(tx: Tx, text: string, 
 /** The caller hands us a drizzle transaction, so drizzle is installed: it is imported only then. */
 async function drizzleSql(text: string, values: readonly unknown[]): Promise<unknown> {
   const { sql } = await import("drizzle-orm");
-  const chunks = text.split(/\$(\d+)/).map((piece, i) => (i % 2 === 0 ? sql.raw(piece) : sql`${values[Number(piece) - 1]}`));
+  // As a param: drizzle would write an array as a list of its own parameters.
+  const chunks = text.split(/\$(\d+)/).map((piece, i) => (i % 2 === 0 ? sql.raw(piece) : sql`${sql.param(values[Number(piece) - 1])}`));
   return sql.join(chunks);
 }

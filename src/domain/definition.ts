@@ -3,7 +3,7 @@
  * One schema for every entrance; field names are the stored ones.
  */
 import { z } from "zod";
-import { compactionPolicy, isCompactionUnset } from "./compaction/policy.ts";
+import { compactionPolicy } from "./compaction/policy.ts";
 import { canonicalJson, type JsonObject, type JsonValue } from "./json.ts";
 import { numberBetween, refusal, wholeNumber } from "./ranges.ts";
 
@@ -58,6 +58,8 @@ export const callSettings = z.strictObject({
   provider_options: jsonSchema.optional(),
 });
 
+const falseOrBytes = refusal("false or a whole number", { min: 1, max: Number.MAX_SAFE_INTEGER });
+
 export const agentDefinition = z.strictObject({
   name: z.string().regex(agentNamePattern, "must match [A-Za-z0-9][A-Za-z0-9_.-]{0,63}"),
   model: z.string().min(1),
@@ -70,7 +72,7 @@ export const agentDefinition = z.strictObject({
   settings: callSettings.optional(),
   limits: agentLimits.optional(),
   interactive: z.boolean().optional(),
-  warn_transcript_bytes: z.union([z.literal(false), z.int().min(1)], { error: refusal("false or a whole number", { min: 1, max: Number.MAX_SAFE_INTEGER }) }).optional(),
+  warn_transcript_bytes: z.union([z.literal(false), z.int({ error: falseOrBytes }).min(1, { error: falseOrBytes })], { error: falseOrBytes }).optional(),
   compaction: compactionPolicy.optional(),
   claim_check: z.strictObject({ tools: z.array(z.string()).min(1), over_bytes: wholeNumber(256).optional(), preview_bytes: wholeNumber(0).optional() }).optional(),
 });
@@ -92,9 +94,8 @@ export function normalizeDefinition(definition: AgentDefinition): AgentDefinitio
   return { tools: [], ...onlyWhatIsSet(definition) } as unknown as AgentDefinition;
 }
 
-function onlyWhatIsSet({ compaction, ...rest }: AgentDefinition): JsonObject {
-  const kept = compaction === undefined || isCompactionUnset(compaction) ? rest : { ...rest, compaction };
-  return (withoutEmpty(kept as unknown as JsonValue) ?? {}) as JsonObject;
+function onlyWhatIsSet(definition: AgentDefinition): JsonObject {
+  return (withoutEmpty(definition as unknown as JsonValue) ?? {}) as JsonObject;
 }
 
 /** JSON Schemas are kept as they are: `required: []` or `properties: {}` inside them is the user's own business. */

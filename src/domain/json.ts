@@ -10,10 +10,11 @@ export type JsonObject = { readonly [key: string]: JsonValue };
 export const MAX_JSON_DEPTH = 256;
 
 /**
- * More values than this are refused. 64 MiB of JSON text hold some ten million; a small graph whose members are shared
- * (a list of ten times the same list, eight deep) would otherwise unfold until the process is out of memory.
+ * More values than this are refused: some 64 MiB of text, the most that is kept of a result. Lower would refuse tables
+ * that people do return; higher lets a small graph whose members are shared (a list of twice the same list, forty deep)
+ * unfold until the event loop is blocked for longer than a lease (4 million take 2 s), or memory runs out.
  */
-export const MAX_JSON_VALUES = 10_000_000;
+export const MAX_JSON_VALUES = 4_000_000;
 /** Names and sentences of the user's own in a problem are cut here: the problem itself must fit into an event. */
 const MAX_PROBLEM_CHARS = 500;
 

@@ -11,7 +11,7 @@ export function numberBetween(min: number, max: number): z.ZodNumber {
   return z.number({ error }).min(min, { error }).max(max, { error });
 }
 
-/** Also the text for a union that holds such a number, of which zod would only say "Invalid input". */
+/** On its own for a union that holds such a number: zod would say "Invalid input" of it, or speak of one branch only. */
 export function refusal(what: string, { min, max }: { readonly min: number; readonly max: number }): (issue: { readonly input?: unknown }) => string {
   const range = max === Number.MAX_SAFE_INTEGER ? `of at least ${min}` : `from ${min} to ${max}`;
   return ({ input }) => `must be ${what} ${range}, not ${shown(input)}`;

@@ -38,21 +38,13 @@ const heldReasons: readonly WaitReason[] = ["crash_loop", "context_exhausted", "
 export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
   const { session } = turn;
   const { memory, state } = session;
-  if (isTerminal(state.status) || (memory.fresh && memory.paused)) return REST;
-  if (memory.row.deadline !== undefined && turn.now >= memory.row.deadline) {
-    return await fail(turn, "RUN_DEADLINE", `the run's deadline ${memory.row.deadline.toISOString()} has passed`);
-  }
-  if (state.waitReason !== undefined && heldReasons.includes(state.waitReason)) return REST;
-  if (state.waitReason === "retry" && memory.row.wakeAt !== undefined && memory.row.wakeAt > turn.now) return REST;
-
+  if ((await checkGates(turn)) === "rest") return REST;
   const prepared = await prepareAgent(turn);
   if (prepared.kind === "rest") return REST;
   const { definition, limits } = prepared;
 
-  if (memory.fresh && memory.row.crashCount >= MAX_CRASHES) {
-    return await park(turn, "crash_loop", { crashes: memory.row.crashCount, turn: state.turn, phase: state.phase.kind });
-  }
-  if (state.turn === 0 && definition.input_schema !== undefined) {
+  // Input that went to a blob was checked where it was enqueued.
+  if (state.turn === 0 && definition.input_schema !== undefined && !inputParts(state.input).some((part) => part.type === "file")) {
     const checked = checkAgainst(definition.input_schema, state.input);
     if (!checked.ok) return await fail(turn, "INPUT_INVALID", `the input does not fit the agent's schema: ${issuesText(checked.issues)}`, { issues: checked.issues as unknown as JsonObject[] });
   }
@@ -70,6 +62,24 @@ export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
     if (rested === "rest") return REST;
   }
   return await nextRequest(turn, definition, limits);
+}
+
+/** What may keep a job from touching its run at all: also asked by a worker that finds calls open which another left behind. */
+export async function checkGates(turn: Turn): Promise<"rest" | "go_on"> {
+  const { memory, state } = turn.session;
+  const { row } = memory;
+  if (isTerminal(state.status) || (memory.fresh && memory.paused)) return "rest";
+  if (row.deadline !== undefined && turn.now >= row.deadline) {
+    await fail(turn, "RUN_DEADLINE", `the run's deadline ${row.deadline.toISOString()} has passed`);
+    return "rest";
+  }
+  if (state.waitReason !== undefined && heldReasons.includes(state.waitReason)) return "rest";
+  if (state.waitReason === "retry" && row.wakeAt !== undefined && row.wakeAt > turn.now) return "rest";
+  if (memory.fresh && row.crashCount >= MAX_CRASHES) {
+    await park(turn, "crash_loop", { crashes: row.crashCount, turn: state.turn, phase: state.phase.kind });
+    return "rest";
+  }
+  return "go_on";
 }
 
 /** What follows from an answer without calls. "go_on" means that the view has something new for the model. */

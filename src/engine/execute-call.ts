@@ -6,7 +6,7 @@ import { recordError } from "../domain/error.ts";
 import { DEFAULT_TOOL_TIMEOUT_MS, type ResolvedLimits } from "../domain/limits.ts";
 import { backoffMs } from "../domain/retry.ts";
 import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
-import type { ToolContext } from "./code.ts";
+import type { Checked, ToolCode, ToolContext } from "./code.ts";
 import { issuesText } from "./json-schema.ts";
 import { pause } from "./model-step.ts";
 import { storableResult } from "./tool-result.ts";
@@ -44,7 +44,7 @@ export async function executeCall(turn: Turn, call: OpenCall, tool: ToolDefiniti
   const elapsed = (): number => Math.round(deps.clockMs() - startedMs);
   const failed = (error: EventPayload<"tool.failed">["error"], attempt = 1): CallEnd => ({ type: "tool.failed", call, attempt, payload: { error, duration_ms: elapsed() } });
   if (code === undefined || tool === undefined) return failed({ code: "TOOL_UNKNOWN", message: `tool ${call.call.name} has no code in this worker` });
-  const checked = code.check(call.call.input ?? {});
+  const checked = checkInput(code, call);
   if (!checked.ok) return failed({ code: "TOOL_ARGUMENTS_INVALID", message: issuesText(checked.issues) });
 
   const span = turn.spans.tool(tool.name, call.call.call_id);
@@ -126,5 +126,14 @@ async function settle(turn: Turn, call: OpenCall, tool: ToolDefinition, execute:
   } finally {
     clearTimeout(timer);
     if (onAbort !== undefined) held.signal.removeEventListener("abort", onAbort);
+  }
+}
+
+/** A schema of the user's own may throw (a refinement that does): the model is told, as of any other bad argument. */
+function checkInput(code: ToolCode, call: OpenCall): Checked {
+  try {
+    return code.check(call.call.input ?? {});
+  } catch (error) {
+    return { ok: false, issues: [{ path: "", message: `the arguments could not be checked: ${recordError(error, "").message}` }] };
   }
 }

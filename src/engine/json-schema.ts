@@ -7,7 +7,16 @@ import type { Checked } from "./code.ts";
 const compiled = new Map<string, z.ZodType>();
 const MAX_COMPILED = 500;
 
+/** A schema that zod cannot compile, and a value on which its checks throw (a hostile `length`), are issues: a throw would come again in every turn. */
 export function checkAgainst(schema: JsonObject, value: JsonValue): Checked {
+  try {
+    return fromZod(validatorOf(schema).safeParse(value));
+  } catch (error) {
+    return { ok: false, issues: [{ path: "", message: `the value could not be checked: ${error instanceof Error ? error.message : String(error)}` }] };
+  }
+}
+
+function validatorOf(schema: JsonObject): z.ZodType {
   const key = canonicalJson(schema);
   let validator = compiled.get(key);
   if (validator === undefined) {
@@ -15,7 +24,7 @@ export function checkAgainst(schema: JsonObject, value: JsonValue): Checked {
     if (compiled.size >= MAX_COMPILED) compiled.clear();
     compiled.set(key, validator);
   }
-  return fromZod(validator.safeParse(value));
+  return validator;
 }
 
 export function fromZod(parsed: z.ZodSafeParseResult<unknown>): Checked {

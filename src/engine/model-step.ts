@@ -1,7 +1,7 @@
 /** Asks the model once: commits the request, makes the call, commits the response or the failure, and what follows. */
 import type { EventPayload } from "../domain/event.ts";
 import type { TurnPhase } from "../domain/fold.ts";
-import { canonicalJson, type JsonValue } from "../domain/json.ts";
+import { canonicalJson, toJsonValue, type JsonValue } from "../domain/json.ts";
 import { PayloadTooLargeError } from "../domain/append-error.ts";
 import { recordError } from "../domain/error.ts";
 import { backoffMs } from "../domain/retry.ts";
@@ -47,7 +47,8 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
   );
   hitFailpoint("request.before_append");
   // Input that waits is applied before the call, not a turn later; results that ride along must not be refused for it.
-  await turn.commit({ inboxMustBeEmpty: !mergesResults, turnDone: mergesResults });
+  // A request that is made again is the same request: its turn has begun, and input waits for the next boundary.
+  await turn.commit({ inboxMustBeEmpty: !mergesResults && move.again === undefined, turnDone: mergesResults });
   hitFailpoint("request.committed");
 
   const startedMs = deps.clockMs();
@@ -204,9 +205,11 @@ async function recordLostCall(turn: Turn, move: AskMove, outcome: ModelOutcome):
   });
 }
 
+const NO_USAGE: Usage = { input: 0, output: 0, scale: "provider" };
+
 function usageOf(outcome: ModelOutcome): Usage {
   if (outcome.kind !== "aborted" && outcome.usage !== undefined) return outcome.usage;
-  return { input: 0, output: 0, scale: "provider" };
+  return NO_USAGE;
 }
 
 function reportOf(outcome: ModelOutcome, cost: number | undefined) {
@@ -219,13 +222,20 @@ function reportOf(outcome: ModelOutcome, cost: number | undefined) {
   };
 }
 
-/** A response that would not fit into one event is a failure that says so; the journal stays readable. */
+/**
+ * What no event can hold is a failure that says so; the journal stays readable. A provider's client makes its strings
+ * storable itself; a model of the user's own may not, and one NUL would make every append of the run fail for ever.
+ */
 function fitting(outcome: ModelResponse, turn: Turn, limitBytes: number): ModelOutcome {
-  const sizeBytes = Buffer.byteLength(canonicalJson(outcome.content as unknown as JsonValue));
-  if (sizeBytes + 4_096 <= limitBytes) return outcome;
+  const bad = (message: string): ModelFailure => ({ kind: "failed", code: "PROVIDER_BAD_RESPONSE", message, retryable: false, countsAsAttempt: true, usage: outcome.usage });
+  const json = toJsonValue(outcome);
+  if (!json.ok) return { ...bad(`the model's response cannot be stored: at ${json.problem.path}, ${json.problem.problem}`), usage: NO_USAGE };
+  const response = json.value as unknown as ModelResponse;
+  const sizeBytes = Buffer.byteLength(canonicalJson(response.content as unknown as JsonValue));
+  // Beside the content stand usage, ids and the announced calls.
+  if (sizeBytes + Math.min(4_096, limitBytes / 4) <= limitBytes) return response;
   const { row } = turn.session.memory;
-  const error = new PayloadTooLargeError({ runId: row.id, turn: turn.session.state.turn, what: "a model response", sizeBytes, limitBytes });
-  return { kind: "failed", code: "PROVIDER_BAD_RESPONSE", message: error.message, retryable: false, countsAsAttempt: true, usage: outcome.usage };
+  return bad(new PayloadTooLargeError({ runId: row.id, turn: turn.session.state.turn, what: "a model response", sizeBytes, limitBytes }).message);
 }
 
 function timedOut(afterMs: number): ModelFailure {

@@ -2,12 +2,14 @@
 import type { ToolDefinition } from "../domain/definition.ts";
 import type { EventPayload } from "../domain/event.ts";
 import { canonicalJson, toJsonValue, wellFormedText, type JsonValue } from "../domain/json.ts";
-import { DEFAULT_MAX_RESULT_BYTES } from "../domain/limits.ts";
+import { DEFAULT_INLINE_PAYLOAD_BYTES, DEFAULT_MAX_RESULT_BYTES, resolveLimits } from "../domain/limits.ts";
 import type { Turn } from "./turn.ts";
 
 /** Beyond this a result is refused altogether: storing it would cost the database more than any model can read. */
 export const MAX_BLOB_BYTES = 64 * 1024 * 1024;
 const EXCERPT_BYTES = 16 * 1024;
+/** What an event holds beside its output: names, call id, blob reference. */
+const EVENT_OVERHEAD_BYTES = 1024;
 
 export type StorableResult =
   | ({ readonly kind: "stored" } & Pick<EventPayload<"tool.completed">, "output" | "blob" | "repaired">)
@@ -30,17 +32,26 @@ export async function storableResult(turn: Turn, tool: ToolDefinition, value: un
   }
   const sizeBytes = Buffer.byteLength(text);
   const repaired = json.repaired === 0 ? {} : { repaired: json.repaired };
-  if (sizeBytes <= (tool.max_result_bytes ?? DEFAULT_MAX_RESULT_BYTES)) return { kind: "stored", output, ...repaired };
+  const { row, definition } = turn.session.memory;
+  const roomBytes = (definition === undefined ? DEFAULT_INLINE_PAYLOAD_BYTES : resolveLimits(definition, false).inlinePayloadBytes) - EVENT_OVERHEAD_BYTES;
+  if (sizeBytes <= (tool.max_result_bytes ?? DEFAULT_MAX_RESULT_BYTES) && fitsInto(roomBytes, output, sizeBytes)) return { kind: "stored", output, ...repaired };
   if (sizeBytes > MAX_BLOB_BYTES) return tooLarge(sizeBytes);
   const mediaType = typeof output === "string" ? "text/plain" : "application/json";
-  const { row } = turn.session.memory;
   const { sha256 } = await turn.deps.blobs.put(row.tenant, row.id, Buffer.from(text), mediaType);
-  return { kind: "stored", output: excerpt(text, sizeBytes, sha256), blob: { sha256, size_bytes: sizeBytes, media_type: mediaType }, ...repaired };
+  // A sixth of the room, for the same reason.
+  const excerptBytes = Math.min(EXCERPT_BYTES, Math.floor(roomBytes / 6) - 300);
+  return { kind: "stored", output: excerpt(text, sizeBytes, sha256, excerptBytes), blob: { sha256, size_bytes: sizeBytes, media_type: mediaType }, ...repaired };
+}
+
+/** An event holds JSON text, in which a string of control characters is six times as long. */
+function fitsInto(roomBytes: number, output: JsonValue, sizeBytes: number): boolean {
+  if (typeof output !== "string" || sizeBytes * 6 <= roomBytes) return sizeBytes <= roomBytes;
+  return sizeBytes <= roomBytes && Buffer.byteLength(JSON.stringify(output)) <= roomBytes;
 }
 
 /** Head and tail of what is too long, with the number of characters between them. Cut between code points. */
-function excerpt(text: string, sizeBytes: number, sha256: string): JsonValue {
-  const half = EXCERPT_BYTES / 2;
+function excerpt(text: string, sizeBytes: number, sha256: string, excerptChars: number): JsonValue {
+  const half = Math.floor(excerptChars / 2);
   const head = wellFormedText(text.slice(0, half)).replace(/\uFFFD$/, "");
   const tail = wellFormedText(text.slice(-half)).replace(/^\uFFFD/, "");
   const missing = text.length - head.length - tail.length;

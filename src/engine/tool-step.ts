@@ -5,7 +5,7 @@ import type { OpenCall } from "../domain/fold.ts";
 import { MAX_CORRECTIONS, resolveLimits } from "../domain/limits.ts";
 import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
 import type { JsonValue } from "../domain/json.ts";
-import { fail, prepareAgent } from "./boundary.ts";
+import { checkGates, fail, prepareAgent } from "./boundary.ts";
 import { executeCall, refuseCall, type CallEnd } from "./execute-call.ts";
 import { hitFailpoint } from "./failpoints.ts";
 import { checkAgainst, issuesText } from "./json-schema.ts";
@@ -23,6 +23,7 @@ const REST = { kind: "rest" } as const;
 export async function runTools(turn: Turn, ours: boolean): Promise<ToolsOutcome> {
   const { session, deps, held } = turn;
   const startedMs = deps.clockMs();
+  if (!ours && (await checkGates(turn)) === "rest") return REST;
   const prepared = await prepareAgent(turn);
   if (prepared.kind === "rest") return REST;
   const { definition } = prepared;
@@ -82,17 +83,27 @@ async function executeAll(turn: Turn, queue: OpenCall[], parallel: number, toolO
   const ended: CallEnd[] = [];
   let running = 0;
   let wake: () => void = () => {};
+  // What a tool throws is a result; this is for what fails around it (a blob that the database refuses).
+  const broken: unknown[] = [];
   const start = (call: OpenCall): void => {
     running++;
     hitFailpoint("tool.before_execute");
-    void executeCall(turn, call, toolOf(call)).then((end) => {
-      hitFailpoint("tool.executed");
-      running--;
-      if (end !== undefined) ended.push(end);
-      wake();
-    });
+    void executeCall(turn, call, toolOf(call))
+      .then(
+        (end) => {
+          hitFailpoint("tool.executed");
+          if (end !== undefined) ended.push(end);
+        },
+        (error: unknown) => broken.push(error),
+      )
+      .then(() => {
+        running--;
+        wake();
+      });
   };
-  while (queue.length > 0 || running > 0) {
+  // A call may end while the results of others are being committed: what has ended and is not staged yet keeps the loop going.
+  const hasEnded = (): boolean => ended.length > 0 || broken.length > 0;
+  while (queue.length > 0 || running > 0 || hasEnded()) {
     const starting: OpenCall[] = [];
     while (queue.length > 0 && running + starting.length < parallel && !held.signal.aborted) {
       const call = queue.shift() as OpenCall;
@@ -104,17 +115,18 @@ async function executeAll(turn: Turn, queue: OpenCall[], parallel: number, toolO
     // A call with side effects begins only after the journal says so.
     if (session.hasStaged && starting.some((call) => toolOf(call)?.effect === "once")) await turn.commit();
     for (const call of starting) start(call);
-    if (running === 0) {
+    if (running === 0 && !hasEnded()) {
       if (held.signal.aborted) return;
       continue;
     }
     await new Promise<void>((resolve) => {
       wake = resolve;
-      if (ended.length > 0) resolve();
+      if (hasEnded()) resolve();
     });
     // Tools that end in the same moment are recorded together.
     await new Promise((resolve) => setImmediate(resolve));
     for (const end of ended.splice(0)) stageEnd(turn, end);
+    if (broken.length > 0) throw broken[0];
     if (held.reason === "lost") return;
     if ((running > 0 || queue.length > 0) && session.hasStaged) await turn.commit();
   }

@@ -80,8 +80,10 @@ export class Turn {
   }
 
   async run(): Promise<"done" | "load_again"> {
+    let isSound = false;
     try {
       await this.#drive();
+      isSound = true;
       return "done";
     } catch (error) {
       return await this.#afterError(error);
@@ -89,7 +91,8 @@ export class Turn {
       this.spans.end();
       this.held.token = undefined;
       const { session } = this;
-      if (!session.hasStaged && session.state.status === "running") this.deps.cache.keep(session.memory, session.transcriptBytes);
+      // A memory that met a conflict is stale even with nothing staged: kept, it would meet the same one in every try.
+      if (isSound && !session.hasStaged && session.state.status === "running") this.deps.cache.keep(session.memory, session.transcriptBytes);
     }
   }
 
@@ -208,10 +211,17 @@ export class Turn {
     const { session, deps, held } = this;
     const runId = session.memory.row.id;
     if (error instanceof Refused) {
-      if (error.outcome.kind === "inbox") return "load_again";
+      if (error.outcome.kind === "inbox") {
+        if (session.token === undefined) return "load_again";
+        // A run that is held is not claimed again: given back, it comes round with its input at once.
+        await deps.store.giveBack(runId, session.token, "now");
+        return "done";
+      }
       return "done"; // held by another worker, which wishes for the next job itself; or paused, and resuming wishes
     }
     if (error instanceof SeqConflictError && session.token === undefined) return "load_again";
+    // A claim by a worker that was buried: the run is free, and this job was all that it had.
+    if (error instanceof LeaseLostError && session.token === undefined) throw error;
     if (error instanceof LeaseLostError || error instanceof RunFinishedError || error instanceof RunMissingError) {
       held.abort("lost");
       deps.log.info({ runId, turn: session.state.turn, code: error.code, ...error.details }, "left a run that is no longer ours");
@@ -220,6 +230,8 @@ export class Turn {
     if (error instanceof Interrupted && held.reason === "lost") return "done";
     // A defect of ours, or a database that refuses: nothing of this turn is lost, the run is tried again a little later.
     deps.log.error({ runId, turn: session.state.turn, err: error, error: recordError(error, "ENGINE_ERROR") }, "a turn failed inside the engine");
+    // Tools still at work must not go on beside the worker that tries next.
+    held.abort("lost");
     if (session.token !== undefined) await deps.store.giveBack(runId, session.token, new Date(this.now.getTime() + 5_000));
     else throw error;
     return "done";

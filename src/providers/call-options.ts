@@ -149,6 +149,8 @@ function userContent(message: UserMessage, media: LoadedMedia): UserContent {
     if (part.type === "text") return isBlank(part.text) ? [] : [{ type: "text", text: part.text, ...metadataOf(part.metadata) }];
     const bytes = media.get(part.sha256);
     if (bytes === undefined) throw new MediaUnavailableError(part);
+    // Text that was too long for an event: to a model it is text, whatever the vendor thinks of files.
+    if (part.media_type.startsWith("text/plain")) return [{ type: "text", text: new TextDecoder().decode(bytes) }];
     return [
       {
         type: "file",

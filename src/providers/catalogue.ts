@@ -1,28 +1,17 @@
 /** Finds models by full name, `<provider>:<model>`, and fails where a run would otherwise fail in the middle of a turn. */
 import type { LanguageModelV4 } from "@ai-sdk/provider";
-import { CapstanError } from "../domain/error.ts";
-import type { JsonObject } from "../domain/json.ts";
 import type { FilePart } from "../domain/transcript/message.ts";
 import type { Model, ModelCatalogue } from "../engine/model-port.ts";
 import { createForeignModel, createVendorModel, type MediaLoader } from "./ai-sdk.ts";
 import { ANTHROPIC_BASE_URL, anthropicVendor } from "./anthropic.ts";
+import { ModelConfigError } from "./model-config-error.ts";
 import { costUsdMicros, windowOf, type ModelPrice } from "./models.ts";
+import { offlineModels } from "./offline/index.ts";
 import { OPENAI_BASE_URL, openAiChatVendor, openAiResponsesVendor } from "./openai.ts";
 import { OLLAMA_BASE_URL, openAiCompatibleVendor, type CompatibleServer } from "./openai-compatible.ts";
 import type { Fetch, Vendor } from "./vendor.ts";
 
-/** A model name or a key that configuration must put right. Raised when a model is looked up, never during a turn. */
-export class ModelConfigError extends CapstanError {
-  override readonly name = "ModelConfigError";
-  readonly code: "MODEL_UNKNOWN" | "MODEL_KEY_MISSING" | "MODEL_CONFIG_INVALID";
-  override readonly details: JsonObject;
-
-  constructor(code: ModelConfigError["code"], message: string, details: JsonObject) {
-    super(message);
-    this.code = code;
-    this.details = details;
-  }
-}
+export { ModelConfigError };
 
 export interface ModelCatalogueOptions {
   /** Variables to read keys and base URLs from; none by default, so that a test cannot reach a vendor by accident. */
@@ -38,7 +27,7 @@ export interface ModelCatalogueOptions {
   /** Context windows in tokens by full name. */
   readonly windows?: Readonly<Record<string, number>>;
   readonly prices?: Readonly<Record<string, ModelPrice>>;
-  /** Makes models of the provider `offline`. */
+  /** Makes models of the provider `offline`; by default those of src/providers/offline. */
   readonly offline?: (name: string) => Model;
   readonly loadMedia?: (file: Pick<FilePart, "sha256" | "media_type" | "size_bytes">, tenant: string) => Promise<Uint8Array | undefined>;
   readonly fetch?: Fetch;
@@ -49,6 +38,7 @@ type Opener = (model: string, tenant: string) => Vendor;
 export function createModelCatalogue(options: ModelCatalogueOptions = {}): ModelCatalogue {
   const env = options.env ?? {};
   const prices = options.prices ?? {};
+  const offline = options.offline ?? offlineModels({ env });
   const variable = (name: string) => (env[name] === undefined || env[name] === "" ? undefined : env[name]);
   const baseUrl = (provider: string, fallback: string, name: string) =>
     checkedUrl(provider, options.baseUrls?.[provider] ?? variable(name) ?? fallback);
@@ -95,7 +85,7 @@ export function createModelCatalogue(options: ModelCatalogueOptions = {}): Model
     ["ollama", compatible("ollama", { baseUrl: variable("OLLAMA_BASE_URL") ?? OLLAMA_BASE_URL })],
     ...Object.entries(options.servers ?? {}).map(([provider, server]) => [provider, compatible(provider, server)] as const),
   ]);
-  const known = () => [...openers.keys(), ...(options.offline === undefined ? [] : ["offline"])];
+  const known = () => [...openers.keys(), "offline"];
 
   const open = (name: string, tenant: string): Model => {
     const window = windowOf(name, options.windows);
@@ -107,7 +97,7 @@ export function createModelCatalogue(options: ModelCatalogueOptions = {}): Model
     const colon = name.indexOf(":");
     const provider = colon < 0 ? "" : name.slice(0, colon);
     const model = name.slice(colon + 1);
-    if (provider === "offline" && options.offline !== undefined) return options.offline(name);
+    if (provider === "offline") return offline(name);
     const opener = openers.get(provider);
     if (opener === undefined || model === "") {
       const names = Object.keys(options.models ?? {});

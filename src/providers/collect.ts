@@ -208,7 +208,8 @@ function toolCall(call: {
     name: wellFormedText(call.toolName),
     ...(metadata === undefined ? {} : { metadata }),
   } as const;
-  const parsed = parseJson(written);
+  // Some servers send no text at all for a call without arguments.
+  const parsed = written.trim() === "" ? parseJson("{}") : parseJson(written);
   if (!parsed.ok)
     return {
       ...base,

@@ -54,6 +54,8 @@ export class SupervisedRunner {
       try {
         this.#runner = await this.#build();
         started();
+        // Stopped while it was being built: the stop that was asked for reached only its predecessor.
+        if (this.#stopping) return await this.#runner.stop();
         await this.#runner.promise;
         if (this.#stopping) return;
         this.#options.log.warn({}, "the queue's runner ended by itself");

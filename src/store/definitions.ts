@@ -1,7 +1,7 @@
 /** Definitions and promotions. Definitions are immutable, so what was read once is kept. */
 import { createHash } from "node:crypto";
 import type pg from "pg";
-import { agentDefinition, definitionText, type AgentDefinition } from "../domain/definition.ts";
+import { agentDefinition, definitionText, normalizeDefinition, type AgentDefinition } from "../domain/definition.ts";
 import type { DefinitionStore } from "../engine/ports.ts";
 
 export function definitionSha(definition: AgentDefinition): string {
@@ -38,7 +38,8 @@ export class PostgresDefinitionStore implements DefinitionStore {
   }
 
   /** Stores a definition; promotes it if its agent has none yet, or if asked to. Gives its sha. Safe to repeat and to race. */
-  async register(definition: AgentDefinition, { promote = false, actor }: { promote?: boolean; actor?: string } = {}): Promise<string> {
+  async register(given: AgentDefinition, { promote = false, actor }: { promote?: boolean; actor?: string } = {}): Promise<string> {
+    const definition = normalizeDefinition(given);
     const sha = definitionSha(definition);
     await this.#db.query(
       this.#named(`

@@ -4,15 +4,18 @@ import type { AppendOutcome, AppendRequest, InboxItem, JournalStore, LoadedRun, 
 import { JournalReader } from "./journal-reader.ts";
 import type { JournalWriter } from "./journal-writer.ts";
 import { plainArray } from "./sql/array-literal.ts";
+import { untilConnected, type Outage } from "./until-connected.ts";
 
 export class PostgresJournalStore implements JournalStore {
   readonly #reader: JournalReader;
   readonly #writer: JournalWriter;
   readonly #pool: pg.Pool;
   readonly #named: (text: string) => string;
+  readonly #outage: Outage;
 
-  constructor(pool: pg.Pool, named: (text: string) => string, writer: JournalWriter) {
+  constructor(pool: pg.Pool, named: (text: string) => string, writer: JournalWriter, outage: Outage) {
     this.#pool = pool;
+    this.#outage = outage;
     this.#named = named;
     this.#writer = writer;
     this.#reader = new JournalReader(pool, named);
@@ -34,9 +37,12 @@ export class PostgresJournalStore implements JournalStore {
     return this.#writer.append(request);
   }
 
-  /** No row means that the lease is gone already: then whoever took it wishes for the job. */
+  /**
+   * No row means that the lease is gone already: then whoever took it wishes for the job. Waits for a database that is
+   * away: a run that its live worker neither works on nor gives back would be nobody's for ever.
+   */
   async giveBack(runId: string, token: number, wishAt: "now" | Date | undefined): Promise<void> {
-    await this.#pool.query(
+    await untilConnected(this.#outage, "giving a run back", () => this.#pool.query(
       this.#named(`
         with freed as (
           update capstan.runs set worker_id = null, updated_at = capstan.now()
@@ -48,7 +54,7 @@ export class PostgresJournalStore implements JournalStore {
         from freed f cross join (select capstan.now() as now) n where $3::timestamptz is not null
         on conflict (run_id) do update set at = least(w.at, excluded.at), ready = w.ready or excluded.ready`),
       [runId, token, wishAt === undefined ? null : wishAt === "now" ? "-infinity" : wishAt.toISOString()],
-    );
+    ));
   }
 
   async lost(held: readonly { readonly runId: string; readonly token: number }[]): Promise<string[]> {

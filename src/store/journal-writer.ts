@@ -7,7 +7,7 @@
  * append, with the same append id and the same guards, is sent again when the database answers. If it is refused, the
  * writer looks for rows with its own append id: they are there exactly if the first try arrived.
  */
-import { randomBytes } from "node:crypto";
+import { randomInt } from "node:crypto";
 import type pg from "pg";
 import { LeaseLostError, RunFinishedError, RunMissingError, SeqConflictError } from "../domain/append-error.ts";
 import { canonicalJson, type JsonValue } from "../domain/json.ts";
@@ -16,7 +16,7 @@ import { isTerminal, type RunStatus } from "../domain/run.ts";
 import { hitFailpoint } from "../engine/failpoints.ts";
 import type { AppendOutcome, AppendRequest, Log } from "../engine/ports.ts";
 import { isConnectionError, isRetryableConflict } from "./pg-errors.ts";
-import { appendSql, appendValues, type PreparedAppend } from "./sql/append.ts";
+import { APPEND_SQL, appendValues, type PreparedAppend } from "./sql/append.ts";
 
 /** More statements at once would only split the groups; fewer would leave the database idle between two. */
 const MAX_STATEMENTS_IN_FLIGHT = 2;
@@ -25,6 +25,8 @@ const MAX_GROUP_BYTES = 8 * 1024 * 1024;
 const RECONNECT_PAUSE_MS = 200;
 
 interface Waiting extends PreparedAppend {
+  /** A try of it ended without an answer: it may have been written. */
+  outcomeUnknown: boolean;
   readonly resolve: (outcome: AppendOutcome) => void;
   readonly reject: (error: unknown) => void;
 }
@@ -44,31 +46,29 @@ interface ChangedRow {
   readonly inbox_pending: number;
   readonly paused: boolean;
   readonly journal_bytes: number;
-  readonly was_taken_over: boolean;
+  readonly taken_over: boolean;
 }
 
 export class JournalWriter {
   readonly #options: JournalWriterOptions;
-  readonly #groupSql: { name: string; text: string };
-  readonly #singleSql: { name: string; text: string };
+  readonly #sql: { name: string; text: string };
   #waiting: Waiting[] = [];
   #inFlight = 0;
   #scheduled = false;
 
   constructor(options: JournalWriterOptions) {
     this.#options = options;
-    this.#groupSql = { name: "capstan-append", text: options.named(appendSql("skip")) };
-    this.#singleSql = { name: "capstan-append-one", text: options.named(appendSql("wait")) };
+    this.#sql = { name: "capstan-append", text: options.named(APPEND_SQL) };
   }
 
   append(request: AppendRequest): Promise<AppendOutcome> {
     const payloads = request.events.map((event) => canonicalJson(event.payload as unknown as JsonValue));
     const versions = request.events.map((event) => eventVersions[event.type]);
     const bytes = payloads.reduce((sum, text) => sum + Buffer.byteLength(text), 0);
-    // 62 random bits: unique within one run is all that is needed.
-    const appendId = (randomBytes(8).readBigUInt64BE() >> 2n).toString();
+    // 31 random bits: it only has to differ from what another writer may have put at the same seq of the same run.
+    const appendId = randomInt(2 ** 31);
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ request, appendId, payloads, versions, bytes, resolve, reject });
+      this.#waiting.push({ request, appendId, payloads, versions, bytes, outcomeUnknown: false, resolve, reject });
       this.#schedule();
     });
   }
@@ -83,15 +83,26 @@ export class JournalWriter {
     });
   }
 
+  /**
+   * One append per run and group: of two claims by doubled jobs in one statement the run's row would be changed once and
+   * both would be told that they hold it.
+   */
   #takeGroup(): Waiting[] {
+    const group: Waiting[] = [];
+    const later: Waiting[] = [];
+    const runs = new Set<string>();
     let bytes = 0;
-    let count = 0;
-    while (count < this.#waiting.length && count < MAX_GROUP_RUNS && (count === 0 || bytes + (this.#waiting[count]?.bytes ?? 0) <= MAX_GROUP_BYTES)) {
-      bytes += this.#waiting[count]?.bytes ?? 0;
-      count++;
+    for (const item of this.#waiting) {
+      const isFull = group.length >= MAX_GROUP_RUNS || (group.length > 0 && bytes + item.bytes > MAX_GROUP_BYTES);
+      if (isFull || runs.has(item.request.runId)) {
+        later.push(item);
+        continue;
+      }
+      group.push(item);
+      runs.add(item.request.runId);
+      bytes += item.bytes;
     }
-    const group = this.#waiting.slice(0, count);
-    this.#waiting = this.#waiting.slice(count);
+    this.#waiting = later;
     // One order for all groups: two statements that lock the same runs cannot wait for each other in a circle.
     return group.toSorted((a, b) => (a.request.runId < b.request.runId ? -1 : 1));
   }
@@ -99,26 +110,29 @@ export class JournalWriter {
   async #flush(group: Waiting[]): Promise<void> {
     this.#inFlight++;
     try {
-      const changed = await this.#write(this.#groupSql, group);
+      const changed = await this.#write(group);
       for (const item of group) {
         const row = changed.get(item.request.runId);
         if (row !== undefined) item.resolve(appended(row));
         else void this.#alone(item);
       }
-    } catch {
+    } catch (error) {
       // One member may have spoilt the statement, or the connection died: each is tried alone and gets its own answer.
-      for (const item of group) void this.#alone(item);
+      for (const item of group) {
+        item.outcomeUnknown ||= isConnectionError(error);
+        void this.#alone(item);
+      }
     } finally {
       this.#inFlight--;
       if (this.#waiting.length > 0) this.#schedule();
     }
   }
 
-  async #write(sql: { name: string; text: string }, items: readonly Waiting[]): Promise<Map<string, ChangedRow>> {
+  async #write(items: readonly Waiting[]): Promise<Map<string, ChangedRow>> {
     hitFailpoint("append.before_send");
-    const sent = this.#options.pool.query<ChangedRow>({ ...sql, values: appendValues(this.#options.workerId(), items) });
-    hitFailpoint("append.unacknowledged");
+    const sent = this.#options.pool.query<ChangedRow>({ ...this.#sql, values: appendValues(this.#options.workerId(), items) });
     const { rows } = await sent;
+    hitFailpoint("append.unacknowledged");
     return new Map(rows.map((row) => [row.id, row]));
   }
 
@@ -134,13 +148,14 @@ export class JournalWriter {
   async #untilKnown(item: Waiting): Promise<AppendOutcome> {
     for (let attempt = 1; ; attempt++) {
       try {
-        const row = (await this.#write(this.#singleSql, [item])).get(item.request.runId);
+        const row = (await this.#write([item])).get(item.request.runId);
         if (row !== undefined) return appended(row);
         const refusal = await this.#refusal(item);
         if (refusal !== "again") return refusal;
       } catch (error) {
         if (!isConnectionError(error) && !isRetryableConflict(error)) throw error;
         if (this.#options.signal.aborted) throw error;
+        item.outcomeUnknown ||= isConnectionError(error);
         if (attempt === 1 || attempt % 50 === 0) {
           this.#options.log.warn({ runId: item.request.runId, attempt, err: error }, "append outcome unknown, asking again");
         }
@@ -177,8 +192,12 @@ export class JournalWriter {
       if (row.fencing_token !== request.guard.token || row.worker_id !== this.#options.workerId()) {
         throw new LeaseLostError(request.runId, request.guard.token, row.fencing_token);
       }
-    } else if (row.worker_id !== null || row.paused || row.buried) {
+    } else if (row.worker_id !== null || row.paused) {
+      if (row.worker_id === this.#options.workerId() && item.outcomeUnknown) await this.#undoLostClaim(request.runId, row.fencing_token);
       return { kind: "unclaimable", paused: row.paused };
+    } else if (row.buried) {
+      // Nobody holds the run, and this job is the only one that it has: it must be wished for again.
+      throw new LeaseLostError(request.runId, row.fencing_token, row.fencing_token);
     }
     if (row.next_seq !== request.expectedSeq + 1) throw new SeqConflictError(request.runId, request.expectedSeq, row.next_seq - 1);
     if (row.inbox_pending < request.applied.length || (request.inboxMustBeEmpty && row.inbox_pending !== request.applied.length)) return { kind: "inbox" };
@@ -186,10 +205,29 @@ export class JournalWriter {
     return "again";
   }
 
+  /**
+   * A claim without events leaves no row by which it could be known again. If its acknowledgement was lost the run may
+   * be ours without anyone at work on it, and a live worker's runs are never swept: it goes back to whoever comes next.
+   * Should another job of this process hold it after all, that job loses its lease, which is safe.
+   */
+  async #undoLostClaim(runId: string, token: number): Promise<void> {
+    await this.#options.pool.query(
+      this.#options.named(`
+        with freed as (
+          update capstan.runs set worker_id = null, updated_at = capstan.now()
+          where id = $1 and fencing_token = $2 and worker_id = $3 and finished_at is null returning id, pool, priority, agent, tenant
+        )
+        insert into capstan.wishes as w (run_id, at, priority, ready, pool, agent, tenant)
+        select f.id, n.now, f.priority, true, f.pool, f.agent, f.tenant from freed f cross join (select capstan.now() as now) n
+        on conflict (run_id) do update set at = least(w.at, excluded.at), ready = true`),
+      [runId, token, this.#options.workerId()],
+    );
+  }
+
   /** Our own rows, known by append id. An append without events leaves none; then its guards alone decide. */
   async #arrived(item: Waiting): Promise<AppendOutcome | undefined> {
     if (item.request.events.length === 0) return undefined;
-    const { rows } = await this.#options.pool.query<Omit<ChangedRow, "id" | "was_taken_over">>(
+    const { rows } = await this.#options.pool.query<Omit<ChangedRow, "id" | "taken_over">>(
       this.#options.named(
         `select e.fencing_token, r.inbox_pending, r.paused, r.journal_bytes::float8 from capstan.events e join capstan.runs r on r.id = e.run_id
          where e.run_id = $1 and e.seq = $2 and e.append_id = $3`,
@@ -197,10 +235,10 @@ export class JournalWriter {
       [item.request.runId, item.request.expectedSeq + 1, item.appendId],
     );
     const row = rows[0];
-    return row && appended({ ...row, id: item.request.runId, was_taken_over: false });
+    return row && appended({ ...row, id: item.request.runId, taken_over: false });
   }
 }
 
 function appended(row: ChangedRow): AppendOutcome {
-  return { kind: "appended", token: row.fencing_token, inboxPending: row.inbox_pending, paused: row.paused, journalBytes: row.journal_bytes, takenOver: row.was_taken_over };
+  return { kind: "appended", token: row.fencing_token, inboxPending: row.inbox_pending, paused: row.paused, journalBytes: row.journal_bytes, takenOver: row.taken_over };
 }

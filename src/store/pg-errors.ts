@@ -18,8 +18,8 @@ export function isConnectionError(error: unknown): boolean {
   return /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error|not queryable|the database system is/i.test(error.message);
 }
 
-/** Deadlock or serialization failure: the statement did not happen and may simply be made again. */
+/** Deadlock, serialization failure, or a lock held by somebody for too long: the statement did not happen and may simply be made again. */
 export function isRetryableConflict(error: unknown): boolean {
   const state = sqlState(error);
-  return state === "40P01" || state === "40001";
+  return state === "40P01" || state === "40001" || state === "55P03";
 }

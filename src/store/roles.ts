@@ -16,6 +16,7 @@ export async function setUpRoles(client: pg.Client, names: SchemaNames, named: (
     for (const role of [owner, app]) await createRole(client, role);
     await giveToOwner(client, names, owner);
     await client.query(grants(names, app).map(named).join(";\n"));
+    await openQueueTables(client, names, app);
     await client.query("commit");
     return { kind: "two_roles", owner, app };
   } catch (error) {
@@ -52,6 +53,17 @@ async function giveToOwner(client: pg.Client, names: SchemaNames, owner: string)
      select format('alter function %s owner to %I', p.oid::regprocedure, $2::text)
        from pg_proc p where p.pronamespace = $1::regnamespace and pg_get_userbyid(p.proowner) <> $2`,
     [names.schema, owner],
+  );
+  if (rows.length > 0) await client.query(rows.map((row) => row.statement).join(";\n"));
+}
+
+/** graphile-worker switches row security on for its tables and gives no policy: rights alone would leave them empty for everybody but their owner. */
+async function openQueueTables(client: pg.Client, names: SchemaNames, app: string): Promise<void> {
+  const { rows } = await client.query<{ statement: string }>(
+    `select format('create policy %I on %s to %I using (true) with check (true)', $2::text, c.oid::regclass, $2::text) as statement
+       from pg_class c where c.relnamespace = $1::regnamespace and c.relrowsecurity
+         and not exists (select from pg_policy p where p.polrelid = c.oid and p.polname = $2)`,
+    [names.workerSchema, app],
   );
   if (rows.length > 0) await client.query(rows.map((row) => row.statement).join(";\n"));
 }

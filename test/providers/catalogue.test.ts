@@ -17,7 +17,7 @@ function problem(resolve: () => Model): ModelConfigError {
   throw new Error("expected a ModelConfigError");
 }
 
-test.each(["nope:x", "claude-sonnet-4-5", "anthropic:", ":x", "constructor:x", "offline:x"])(
+test.each(["nope:x", "claude-sonnet-4-5", "anthropic:", ":x", "constructor:x"])(
   "refuses the name %s and lists the providers",
   (name) => {
     const error = problem(() => createModelCatalogue({ env: keys, servers: { vllm: { baseUrl: "http://v/v1" } } }).resolve(name, "t"));
@@ -55,7 +55,11 @@ test("uses a tenant's own key, and base URLs from the environment with or withou
   expect(b.server.requests.map((request) => request.headers["x-api-key"])).toEqual(["acme-key", "shared"]);
 });
 
-test("opens offline models by the given function", () => {
+test("opens offline models, by the given function or its own, and lists them for a name that is none", () => {
+  expect(createModelCatalogue().resolve("offline:auditor", "t").name).toBe("offline:auditor");
+  const error = problem(() => createModelCatalogue().resolve("offline:x", "t"));
+  expect(error.code).toBe("MODEL_UNKNOWN");
+  expect(error.message).toContain("offline:auditor");
   const offline = scriptedModel(["hi"]);
   expect(createModelCatalogue({ offline: () => offline }).resolve("offline:any", "t")).toBe(offline);
 });

@@ -6,7 +6,7 @@ import { filePart, textPart } from "./message.ts";
 import { z } from "zod";
 
 /** Strict: a list of the user's own objects that only resemble parts would lose its other fields. */
-const parts = z.array(z.discriminatedUnion("type", [textPart.strict(), filePart.strict()])).min(1);
+const parts = z.array(z.discriminatedUnion("type", [textPart.strict(), filePart.strict()]));
 
 /**
  * The first user message. Text stays text; a list of message parts (`[{type: "text", ...}, {type: "file", ...}]`) is
@@ -18,8 +18,9 @@ export function inputMessage(input: JsonValue): Message {
 
 export function inputParts(input: JsonValue): UserPart[] {
   if (typeof input === "string") return [{ type: "text", text: input }];
-  const asParts = parts.safeParse(input);
-  if (asParts.success) return asParts.data;
+  // Not parts.min(1): zod compares the length of anything that has one, and {"length": {"toString": null}} throws.
+  const asParts = Array.isArray(input) && input.length > 0 ? parts.safeParse(input) : undefined;
+  if (asParts?.success === true) return asParts.data;
   return [{ type: "text", text: canonicalJson(input) }];
 }
 

@@ -33,7 +33,7 @@ export function renderFrame(stored: AgentDefinition, model: string, structuredOu
  * tools always carry one. Four in all, the most that Anthropic takes (docs.anthropic.com, prompt caching, 2026-11).
  */
 export function breakpointsOf(messageCount: number): number[] {
-  return [...new Set([0, messageCount - 2, messageCount - 1])].filter((index) => index >= 0);
+  return [...new Set([0, messageCount - 2, messageCount - 1])].filter((index) => index >= 0 && index < messageCount);
 }
 
 export function renderCall(frame: CallFrame, messages: readonly Message[], breakpoints: readonly number[] = breakpointsOf(messages.length)): CanonicalCall {

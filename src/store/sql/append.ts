@@ -1,50 +1,43 @@
 /**
  * Appends to the journals of many runs in one statement and one commit.
  *
- * Isolation: READ COMMITTED. Each run's row is locked before anything is written, and its guard is checked on the
- * locked version (the lock re-checks the WHERE when the row changed since the statement began). Lock order: run row,
- * then events, then wishes, as everywhere. SKIP LOCKED: a run whose row somebody else holds (a caller's long
- * transaction around capstan.send, say) is left out instead of making its neighbours wait; the writer then tries it
- * alone. A run that is absent from the result was not written: the writer asks why (sql/refusal.ts).
+ * Isolation: READ COMMITTED. Each run's guard stands in the UPDATE itself and is checked on the locked row (Postgres
+ * checks it again when the row changed since the statement began). Lock order: run row, then events, then wishes, as
+ * everywhere. A row that somebody else holds for long (a caller's transaction around capstan.send, say) must not make
+ * the neighbours wait: after LOCK_TIMEOUT_MS the statement fails with 55P03 and its members are tried one by one. The
+ * timeout is set inside the statement, so that nothing is left behind on a pooled connection. FOR UPDATE SKIP LOCKED
+ * did the same and cost 54 bytes of WAL a row.
  *
- * A claim also asks that the worker has not been buried by the sweep: an incarnation that was swept must not take new
- * runs, since nobody would sweep them again. For held runs the fencing token says the same and more.
+ * A run that is absent from the result was not written: the writer asks why (journal-writer.ts). A claim also asks that
+ * the worker has not been buried by the sweep: an incarnation that was swept must not take new runs, since nobody would
+ * sweep them again. For held runs the fencing token says the same and more.
  */
 import type { AppendRequest } from "../../engine/ports.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 
-/** `skip` leaves locked rows out; `wait` waits for them (used for one run alone). */
-export function appendSql(onLocked: "skip" | "wait"): string {
-  return `
-with item as (
+/** Longer than any lock of ours is held (one statement); shorter would only make groups fall apart on a slow disk. */
+export const LOCK_TIMEOUT_MS = 400;
+
+export const APPEND_SQL = `
+with limits as materialized (
+  select set_config('lock_timeout', '${LOCK_TIMEOUT_MS}', true), capstan.now() as now
+), item as (
   select * from unnest($1::uuid[], $2::int[], $3::int[], $4::boolean[], $5::boolean[], $6::int[], $7::int[], $8::text[], $9::text[], $10::timestamptz[],
     $11::int[], $12::int[], $13::bigint[], $14::int[], $15::int[], $16::text[], $17::int[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[],
-    $23::smallint[], $24::smallint[], $25::text[], $26::text[], $27::text[], $28::boolean[], $29::timestamptz[], $30::bigint[])
+    $23::smallint[], $24::smallint[], $25::text[], $26::text[], $27::text[], $28::boolean[], $29::timestamptz[], $30::int[])
   as i(run_id, expected_next, token, release, inbox_empty, added, applied, state, wait_reason, wake_at,
     turn, added_bytes, transcript_bytes, view_epoch, context_tokens, context_scale, context_window, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd_micros,
     growth_level, retry_count, error_code, definition_sha, last_span, reset_crashes, wish_at, append_id)
-), clock as materialized (select capstan.now() as now),
-held as materialized (
-  select i.*, r.taken_over as was_taken_over, clock.now
-  from item i cross join clock cross join lateral (
-    select r.taken_over from capstan.runs r
-    where r.id = i.run_id and r.next_seq = i.expected_next and r.finished_at is null
-      and case when i.token is null
-        then r.worker_id is null and not r.paused and exists (select from capstan.workers w where w.id = $31::uuid and w.ended_at is null)
-        else r.fencing_token = i.token and r.worker_id = $31::uuid end
-      and (not i.inbox_empty or r.inbox_pending = i.applied) and r.inbox_pending >= i.applied
-    for no key update${onLocked === "skip" ? " skip locked" : ""}
-  ) r
 ), changed as (
   update capstan.runs r set
-    updated_at = h.now,
+    updated_at = l.now,
     worker_id = case when h.release then null else $31::uuid end,
     fencing_token = case when h.token is null then r.fencing_token + 1 else r.fencing_token end,
     next_seq = r.next_seq + h.added,
     turn = h.turn,
     crash_count = case when h.reset_crashes then 0 else r.crash_count end,
     retry_count = h.retry_count,
-    taken_over = false,
+    taken_over = r.taken_over and h.token is null,
     growth_level = h.growth_level,
     view_epoch = h.view_epoch,
     inbox_pending = r.inbox_pending - h.applied,
@@ -55,13 +48,18 @@ held as materialized (
     last_span = h.last_span,
     state = h.state, wait_reason = h.wait_reason, wake_at = h.wake_at,
     error_code = h.error_code, definition_sha = h.definition_sha,
-    finished_at = case when h.state in ('completed', 'failed', 'cancelled') then h.now end
-  from held h where r.id = h.run_id
-  returning r.id, r.fencing_token, r.inbox_pending, r.paused, r.journal_bytes, r.pool, r.priority, r.agent, r.tenant, h.was_taken_over, h.wish_at, h.append_id, h.now
+    finished_at = case when h.state in ('completed', 'failed', 'cancelled') then l.now end
+  from item h cross join limits l
+  where r.id = h.run_id and r.next_seq = h.expected_next and r.finished_at is null
+    and case when h.token is null
+      then r.worker_id is null and not r.paused and exists (select from capstan.workers w where w.id = $31::uuid and w.ended_at is null)
+      else r.fencing_token = h.token and r.worker_id = $31::uuid end
+    and (not h.inbox_empty or r.inbox_pending = h.applied) and r.inbox_pending >= h.applied
+  returning r.id, r.fencing_token, r.inbox_pending, r.paused, r.journal_bytes, r.pool, r.priority, r.agent, r.tenant, r.taken_over, h.wish_at, h.append_id, l.now
 ), written as (
   insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, step_key, origin, actor, inbox_id, blob_refs, payload)
   select c.id, c.now, c.append_id, e.seq, e.turn, c.fencing_token, e.epoch, octet_length(e.payload), e.version, e.attempt, e.type, e.step_key, e.origin, e.actor, e.inbox_id,
-    case when e.blob_ref is not null then array[e.blob_ref] end, e.payload::jsonb
+    case when e.blob_ref is not null then array[e.blob_ref] end, e.payload::json
   from unnest($32::uuid[], $33::int[], $34::int[], $35::int[], $36::smallint[], $37::smallint[], $38::text[], $39::text[], $40::text[], $41::text[], $42::uuid[], $43::text[], $44::text[])
     as e(run_id, seq, turn, epoch, version, attempt, type, step_key, origin, actor, inbox_id, blob_ref, payload)
   join changed c on c.id = e.run_id
@@ -75,12 +73,11 @@ held as materialized (
   join changed c on c.id = a.run_id
   where b.id = a.id and b.run_id = a.run_id
 )
-select id, fencing_token, inbox_pending, paused, journal_bytes::float8, was_taken_over from changed`;
-}
+select id, fencing_token, inbox_pending, paused, journal_bytes::float8, taken_over from changed`;
 
 export interface PreparedAppend {
   readonly request: AppendRequest;
-  readonly appendId: string;
+  readonly appendId: number;
   /** Canonical payload texts, in the order of the request's events. */
   readonly payloads: readonly string[];
   /** UTF-8 bytes of all payloads. */

@@ -1,0 +1,113 @@
+import type { Command } from "commander";
+import { enqueueRun, type EnqueueOptions } from "../client/enqueue.ts";
+import { ResultTimeoutError, RunFailedError } from "../client/errors.ts";
+import { toolOutputText } from "../domain/transcript/message.ts";
+import { liveWorkersFor } from "../store/run-list.ts";
+import { action, addCommand } from "./command.ts";
+import { withDatabase, type Database } from "./database.ts";
+import { exitCodes, usageError } from "./exit.ts";
+import { followRun } from "./follow.ts";
+import { parseCount, parseDuration, parseWhen } from "./format.ts";
+import { readInput, type InputForm } from "./input.ts";
+import { printable, type Output } from "./output.ts";
+import { runHandle } from "./run-client.ts";
+
+interface EnqueueFlags extends InputForm {
+  readonly tenant?: string;
+  readonly idempotencyKey?: string;
+  readonly priority?: number;
+  readonly runAt?: string;
+  readonly deadline?: string;
+  readonly interactive?: boolean;
+  readonly pool?: string;
+  readonly wait?: boolean;
+  readonly timeout?: string;
+  readonly follow?: boolean;
+}
+
+export function addEnqueue(program: Command): void {
+  addCommand(program, "enqueue", {
+    summary: "start a run",
+    description:
+      "Starts a run of an agent and prints its id. The input is a text or JSON (an argument that begins with {, [ or \" and parses is JSON); `-` reads it from standard input, `@file` from a file; without one it is null.",
+    examples: [
+      `enqueue auditor '{"folder": "src"}' --follow`,
+      "enqueue researcher '{\"topic\": \"tides\"}' --tenant acme --idempotency-key tides-1",
+      "enqueue researcher @task.json --wait        # prints the output; exit 5 when the run fails",
+      "git diff | capstan enqueue reviewer - --text --follow",
+      "enqueue reporter --run-at +10m --deadline +2h",
+    ],
+  })
+    .argument("<agent>", "the agent's name")
+    .argument("[input]", "text, JSON, - or @file")
+    .option("--text", "the input is text, even if it looks like JSON")
+    .option("--as-json", "the input is JSON; anything else is refused")
+    .option("--tenant <name>", "whose run it is (default: default)")
+    .option("--idempotency-key <key>", "met again with the same input it gives the run that exists")
+    .option("--priority <n>", "-1000 to 1000, lower runs sooner", parseCount("--priority", { min: -1000, max: 1000 }))
+    .option("--run-at <when>", "not before: an ISO 8601 time with a zone, or +10m")
+    .option("--deadline <when>", "the run fails when it is not done by then")
+    .option("--interactive", "the run waits for input after an answer instead of ending")
+    .option("--pool <name>", "the worker pool that is to run it (default: turn)")
+    .option("--wait", "wait for the end and print the output")
+    .option("--timeout <duration>", "how long --wait waits (30s, 10m); the run goes on")
+    .option("--follow", "show the run live until its end")
+    .action(
+      action(async (out, agent: string, given: string | undefined, flags: EnqueueFlags) => {
+        if (flags.wait === true && flags.follow === true) throw usageError("--wait and --follow exclude each other: --follow waits too");
+        if (flags.timeout !== undefined && flags.wait !== true) throw usageError("--timeout belongs to --wait");
+        const timeoutMs = flags.timeout === undefined ? undefined : parseDuration("--timeout", flags.timeout);
+        const options = enqueueOptions(flags);
+        const input = await readInput(given, flags);
+        return await withDatabase(out, async (database) => {
+          const runId = await enqueueRun(database.pool, database.named, agent, input, options, () => "");
+          if ((await liveWorkersFor(database.pool, database.named, agent, options.pool ?? "turn")) === 0) {
+            out.note(`no worker with agent ${agent} is running: the run waits until one starts (capstan up, or capstan worker)`);
+          }
+          if (flags.follow === true) {
+            out.note(`run ${runId}`);
+            return await followRun(out, database, runId);
+          }
+          if (flags.wait === true) {
+            out.note(`run ${runId}`);
+            return await waitForEnd(out, database, runId, timeoutMs);
+          }
+          if (out.isJson) await out.value({ run_id: runId });
+          else await out.line(runId);
+          return exitCodes.ok;
+        });
+      }),
+    );
+}
+
+function enqueueOptions(flags: EnqueueFlags): EnqueueOptions {
+  return {
+    ...(flags.tenant === undefined ? {} : { tenant: flags.tenant }),
+    ...(flags.idempotencyKey === undefined ? {} : { idempotencyKey: flags.idempotencyKey }),
+    ...(flags.priority === undefined ? {} : { priority: flags.priority }),
+    ...(flags.runAt === undefined ? {} : { runAt: parseWhen("--run-at", flags.runAt) }),
+    ...(flags.deadline === undefined ? {} : { deadline: parseWhen("--deadline", flags.deadline) }),
+    ...(flags.interactive === undefined ? {} : { interactive: flags.interactive }),
+    ...(flags.pool === undefined ? {} : { pool: flags.pool }),
+    actor: "cli",
+  };
+}
+
+async function waitForEnd(out: Output, database: Database, runId: string, timeoutMs: number | undefined): Promise<number> {
+  try {
+    const output = await runHandle(database, runId).result({ signal: database.signal, ...(timeoutMs === undefined ? {} : { timeoutMs }) });
+    if (out.isJson) await out.value({ run_id: runId, state: "completed", output });
+    else await out.line(printable(toolOutputText(output)));
+    return exitCodes.ok;
+  } catch (error) {
+    if (error instanceof ResultTimeoutError) {
+      const { state, wait_reason } = await runHandle(database, runId).status();
+      out.note(`run ${runId} is ${state}${wait_reason === undefined ? "" : ` (${wait_reason})`}`);
+      throw error;
+    }
+    if (!(error instanceof RunFailedError)) throw error;
+    if (out.isJson) await out.value({ run_id: runId, state: error.details["state"], error: { code: error.code, message: error.message } });
+    out.note(`${error.code}: ${printable(error.message)}`);
+    return exitCodes.runFailed;
+  }
+}

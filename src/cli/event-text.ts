@@ -1,0 +1,87 @@
+/** One line per event, for people who follow a run. Pure. */
+import type { RunEvent } from "../client/handle.ts";
+import type { CapstanEvent } from "../domain/event.ts";
+import { canonicalJson, type JsonValue } from "../domain/json.ts";
+import { answerText, toolOutputText } from "../domain/transcript/message.ts";
+import { inputParts } from "../domain/transcript/derive.ts";
+import { toEvent } from "../domain/upcast.ts";
+import { bytes, duration, short } from "./format.ts";
+import { brief } from "./output.ts";
+
+export type Tone = "plain" | "good" | "bad" | "dim" | "notice";
+
+export interface EventText {
+  readonly tone: Tone;
+  readonly text: string;
+}
+
+const CHARS = 120;
+
+/** Events of a newer version, or damaged ones, are shown as they are: looking must never fail. */
+export function eventText(raw: RunEvent): EventText {
+  let event: CapstanEvent;
+  try {
+    event = toEvent({ ...raw, epoch: 0 });
+  } catch {
+    return { tone: "notice", text: `${raw.type} v${raw.version} ${brief(canonicalJson(raw.payload), CHARS)}` };
+  }
+  return describe(event);
+}
+
+function describe(event: CapstanEvent): EventText {
+  switch (event.type) {
+    case "run.created":
+      return plain(`run of agent ${event.payload.agent} created: ${partsText(event.payload.input)}`);
+    case "run.pinned":
+      return dim(`pinned to ${event.payload.definition_sha.slice(0, 19)}`);
+    case "model.requested": {
+      const { model, size_bytes, again } = event.payload;
+      return dim(`ask ${model} (${bytes(size_bytes)})${again === undefined ? "" : `, again: the last call was ${again}`}${event.attempt > 1 ? `, attempt ${event.attempt}` : ""}`);
+    }
+    case "model.responded": {
+      const { content, usage, duration_ms, finish } = event.payload;
+      const calls = content.flatMap((part) => (part.type === "tool_call" ? [`${part.name}(${brief(part.arguments ?? canonicalJson(part.input ?? {}), 60)})`] : []));
+      const said = brief(answerText(content), CHARS);
+      const cut = finish.reason === "length" ? " [cut off]" : "";
+      const counts = `${short(usage.input)} in, ${short(usage.output)} out, ${duration(duration_ms)}`;
+      return plain(`${[said, ...calls.map((call) => `→ ${call}`)].filter((line) => line !== "").join("  ")}${cut}  [${counts}]`);
+    }
+    case "model.failed": {
+      const { error, retryable, retry_in_ms } = event.payload;
+      return bad(`model failed: ${error.code}: ${brief(error.message, CHARS)}${retryable ? `, again in ${duration(retry_in_ms ?? 0)}` : ""}`);
+    }
+    case "model.corrected":
+      return { tone: "notice", text: `corrected (${event.payload.reason})` };
+    case "tool.started":
+      return dim(`${event.payload.name} starts`);
+    case "tool.completed":
+      return { tone: "good", text: `✓ ${event.payload.name} ${duration(event.payload.duration_ms)}: ${brief(toolOutputText(event.payload.output), CHARS)}` };
+    case "tool.failed":
+      return bad(`✗ ${event.payload.name} ${duration(event.payload.duration_ms)}: ${event.payload.error.code}: ${brief(event.payload.error.message, CHARS)}`);
+    case "tool.interrupted":
+      return bad(`✗ ${event.payload.name}: outcome unknown (${event.payload.reason}); not repeated`);
+    case "input.applied":
+      return { tone: "notice", text: `input${event.payload.steering === true ? " (steering)" : ""}: ${partsText(event.payload.content as JsonValue)}` };
+    case "run.parked":
+      return { tone: "notice", text: `waits: ${event.payload.reason}${event.payload.detail === undefined ? "" : ` ${brief(canonicalJson(event.payload.detail), CHARS)}`}` };
+    case "run.resumed":
+      return dim(`goes on after ${event.payload.from}`);
+    case "run.completed":
+      return { tone: "good", text: `completed: ${brief(toolOutputText(event.payload.output), CHARS)}` };
+    case "run.failed":
+      return bad(`failed: ${event.payload.error.code}: ${brief(event.payload.error.message, 400)}`);
+    case "run.cancelled":
+      return bad(`cancelled${event.payload.reason === undefined ? "" : `: ${brief(event.payload.reason, CHARS)}`}`);
+    default:
+      return event satisfies never;
+  }
+}
+
+const plain = (text: string): EventText => ({ tone: "plain", text });
+const dim = (text: string): EventText => ({ tone: "dim", text });
+const bad = (text: string): EventText => ({ tone: "bad", text });
+
+function partsText(input: JsonValue): string {
+  const parts = inputParts(input).map((part) => (part.type === "text" ? part.text : `[${part.media_type}, ${bytes(part.size_bytes)}]`));
+  return brief(parts.join(" "), CHARS);
+}

@@ -1,0 +1,67 @@
+import type { Command } from "commander";
+import { canonicalJson, type JsonValue } from "../domain/json.ts";
+import { toolOutputText } from "../domain/transcript/message.ts";
+import { runDetail, type RunDetail } from "../store/run-list.ts";
+import type { RunStatusView } from "../client/handle.ts";
+import { UnknownRunError } from "../client/errors.ts";
+import { action, addCommand } from "./command.ts";
+import { withDatabase } from "./database.ts";
+import { exitCodes } from "./exit.ts";
+import { age, bytes, duration, gauge, parseRunId, short, usd } from "./format.ts";
+import { printable, type Output } from "./output.ts";
+import { runHandle } from "./run-client.ts";
+import { colorState } from "./runs-list.ts";
+import { factLines } from "./table.ts";
+
+export function addRunsShow(runs: Command): void {
+  addCommand(runs, "show", { summary: "show one run: where it stands, what it used, what it waits for", examples: ["runs show 0190…", "runs show 0190… --json | jq .output"] })
+    .argument("<run id>")
+    .action(
+      action(async (out, given: string) => {
+        const runId = parseRunId(given);
+        return await withDatabase(out, async (database) => {
+          const detail = await runDetail(database.pool, database.named, runId);
+          if (detail === undefined) throw new UnknownRunError(`no run ${runId}`);
+          const status = await runHandle(database, runId).status();
+          const end = { ...(status.output === undefined ? {} : { output: status.output }), ...(status.error === undefined ? {} : { error: status.error }) };
+          if (out.isJson) await out.value({ ...detail, ...end });
+          else await show(out, detail, status);
+          return exitCodes.ok;
+        });
+      }),
+    );
+}
+
+async function show(out: Output, run: RunDetail, { output, error }: RunStatusView): Promise<void> {
+  const { colors } = out;
+  const facts = factLines(
+    [
+      ["run", run.id],
+      ["state", colorState(colors, run)],
+      ["agent", `${printable(run.agent)}${run.definition_sha === null ? " (no definition pinned yet)" : ` ${run.definition_sha.slice(0, 19)}`}`],
+      ["tenant", printable(run.tenant)],
+      ["turn", `${run.turn} (event ${run.last_seq})`],
+      ["created", `${run.created_at.toISOString()} (${age(run.created_at)} ago)`],
+      run.finished_at === null
+        ? ["last change", `${age(run.updated_at)} ago`]
+        : ["finished", `${run.finished_at.toISOString()} (took ${duration(run.finished_at.getTime() - run.created_at.getTime())})`],
+      ["not before", run.run_at?.toISOString()],
+      ["deadline", run.deadline?.toISOString()],
+      ["goes on at", run.wake_at?.toISOString()],
+      ["next job", run.wish_at === null || run.finished_at !== null ? undefined : `due ${run.wish_at.toISOString()}`],
+      ["held by", run.held_by === null ? undefined : `worker ${run.held_by.worker_id} (${run.held_by.host ?? "?"} pid ${run.held_by.pid ?? "?"})`],
+      ["waits for", run.park_detail === null ? undefined : printable(canonicalJson(run.park_detail as JsonValue))],
+      ["input waiting", run.inbox_pending === 0 ? undefined : String(run.inbox_pending)],
+      ["context", gauge(run.context_tokens, run.context_window).replace(/^ctx /, "")],
+      ["used", `${short(run.input_tokens)} in (${short(run.cache_read_tokens)} from cache), ${short(run.output_tokens)} out, ${usd(run.cost_usd_micros)}`],
+      ["size", `transcript ${bytes(run.transcript_bytes)}, journal ${bytes(run.journal_bytes)}${["", "; grows: see docs/scaling.md", "; critical"][run.growth_level] ?? ""}`],
+      ["crashes", run.crash_count === 0 ? undefined : String(run.crash_count)],
+      ["key", run.idempotency_key === null ? undefined : printable(run.idempotency_key)],
+      ["trace", run.last_span ?? run.traceparent ?? undefined],
+    ],
+    colors.dim,
+  );
+  for (const line of facts) await out.line(line);
+  if (error !== undefined) await out.line(`\n${colors.red(`${error.code}: ${printable(error.message)}`)}`);
+  if (output !== undefined) await out.line(`\n${printable(toolOutputText(output))}`);
+}

@@ -1,0 +1,61 @@
+import type { Command } from "commander";
+import { action, addCommand } from "./command.ts";
+import { withDatabase } from "./database.ts";
+import { exitCodes } from "./exit.ts";
+import { factLines } from "./table.ts";
+import { aborted } from "./stop-signals.ts";
+import { addWorkerOptions } from "./worker.ts";
+import type { WorkerFlags } from "./worker-process.ts";
+
+export function addUp(program: Command): void {
+  const up = addCommand(program, "up", {
+    summary: "bring everything up in the foreground",
+    description:
+      "Brings everything up in the foreground: an embedded Postgres unless DATABASE_URL is set (data under .capstan, kept over restarts), the schema, and a worker with the built-in agent auditor and yours. Ctrl-C drains and stops all of it; a second one exits at once.",
+    examples: ["up", "up --agents ./agents.ts --pretty", "DATABASE_URL=postgresql://app@db/app capstan up"],
+  });
+  addWorkerOptions(up).action(
+    action(async (out, flags: WorkerFlags) =>
+      withDatabase(
+        out,
+        async ({ url, directUrl, config, named, pool, isEmbedded, signal }) => {
+          const { migrate } = await import("../store/migrate.ts");
+          const { serverVersion } = await migrate({ connectionString: directUrl, names: config.names, log: (line) => out.note(line) });
+          const { startWorkerProcess } = await import("./worker-process.ts");
+          // People read this terminal: problems only, unless they ask for more.
+          const logLevel = (process.env["CAPSTAN_LOG_LEVEL"] ?? "") === "" ? "warn" : config.logLevel;
+          const worker = await startWorkerProcess(out, { url, directUrl, flags, alwaysBuiltIn: true, logLevel });
+          const { rows } = await pool.query<{ runs: number; open: number }>(
+            named("select count(*)::int as runs, count(*) filter (where state in ('queued', 'running', 'waiting'))::int as open from capstan.runs"),
+          );
+          const counts = rows[0] ?? { runs: 0, open: 0 };
+          if (out.isJson) {
+            const server = { version: serverVersion, embedded: isEmbedded, ...(isEmbedded ? { url } : {}) };
+            await out.value({ event: "ready", pid: process.pid, postgres: server, worker_id: worker.workerId, pool: worker.pool, slots: worker.slots, agents: worker.agents, ...counts });
+          } else {
+            const facts = factLines([
+              ["postgres", `${serverVersion}${isEmbedded ? `, embedded: ${url}` : ""}`],
+              ["worker", `${worker.workerId}, pool ${worker.pool}, ${worker.slots} slots`],
+              ["agents", worker.agents.join(", ")],
+              ["runs", `${counts.runs} (${counts.open} open)`],
+            ]);
+            for (const line of [...facts, ...suggestions(worker.agents)]) await out.line(line);
+          }
+          await aborted(signal);
+          out.note("stopping: turns at work may finish; Ctrl-C once more exits at once");
+          await worker.stop();
+          if (out.isJson) await out.value({ event: "stopped" });
+          return exitCodes.ok;
+        },
+        { embedded: "create", handlesStop: true, takesOver: true },
+      ),
+    ),
+  );
+}
+
+function suggestions(agents: readonly string[]): string[] {
+  // In a checkout the command is not installed, and npx would look for it elsewhere.
+  const capstan = import.meta.url.endsWith(".ts") ? "npm run -s capstan --" : "npx capstan";
+  const example = agents.includes("auditor") ? `auditor '{"folder": "src"}'` : `${agents[0] ?? "<agent>"} "…"`;
+  return ["", "In another terminal:", `  ${capstan} enqueue ${example} --follow`, `  ${capstan} runs list`, `  ${capstan} doctor`, "Ctrl-C stops everything."];
+}
