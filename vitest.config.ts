@@ -6,6 +6,8 @@ const withoutPostgres = [
   "test/agents/**/*.test.ts",
   "test/engine-pure/**/*.test.ts",
   "test/embedded/**/*.test.ts",
+  "test/tools/**/*.test.ts",
+  "test/providers/offline*.test.ts",
   "test/support/totals-reporter.test.ts",
 ];
 

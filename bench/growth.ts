@@ -7,7 +7,7 @@ import { parseArgs } from "node:util";
 import { checkGrowth } from "./src/growth-checks.ts";
 import { measureLength, type Length } from "./src/growth-length.ts";
 import { growthReport } from "./src/growth-report.ts";
-import { machine, writeBetween } from "./src/markdown.ts";
+import { machine, findMarkers } from "./src/markdown.ts";
 import { openServer } from "./src/server.ts";
 
 const { values: flags } = parseArgs({
@@ -20,6 +20,7 @@ const { values: flags } = parseArgs({
 const turns = flags.turns.split(",").map(Number);
 if (turns.some((n) => !Number.isInteger(n) || n < 1)) throw new Error(`--turns ${flags.turns}: give whole numbers from 1, as in --turns 50,107,650`);
 
+const place = flags.write ? await findMarkers("scaling.md", "growth-table") : undefined;
 const server = await openServer(flags.postgres ?? process.env["DATABASE_URL"]);
 try {
   const lengths: Length[] = [];
@@ -32,7 +33,7 @@ try {
   const about = `${new Date().toISOString().slice(0, 10)}, ${machine()}, Postgres ${server.version}. Command: \`npm run bench:growth\`.`;
   const report = growthReport(lengths, checks, about);
   console.log(`\n${report}\n`);
-  if (flags.write) await writeBetween("scaling.md", "growth-table", report);
+  await place?.write(report);
   const failed = checks.filter((check) => !check.passed);
   if (failed.length > 0) {
     console.error(`${failed.length} bound${failed.length === 1 ? " does" : "s do"} not hold`);

@@ -7,7 +7,7 @@ import { parseArgs } from "node:util";
 import { engines, pickEngines, type EngineName } from "./src/engines/index.ts";
 import { checkGoals } from "./src/goals.ts";
 import { ensurePeers } from "./src/install-peers.ts";
-import { machine, writeBetween } from "./src/markdown.ts";
+import { machine, findMarkers } from "./src/markdown.ts";
 import { runCell, type CellPlan } from "./src/run-cell.ts";
 import { commitFloor, openServer } from "./src/server.ts";
 import { Results } from "./src/turn-results.ts";
@@ -47,6 +47,7 @@ function runsOf(name: EngineName, concurrency: number): number {
 }
 
 const versions = picked.some((name) => engines[name].kind === "durable") ? await ensurePeers() : new Map<string, string>();
+const place = flags.write ? await findMarkers("performance.md", "turn-tables") : undefined;
 const server = await openServer(flags.postgres ?? process.env["DATABASE_URL"]);
 const results = new Results();
 try {
@@ -82,7 +83,7 @@ try {
   ];
   const text = [about, ...sections].join("\n\n");
   console.log(`\n${sections.join("\n\n")}\n`);
-  if (flags.write) await writeBetween("performance.md", "turn-tables", text);
+  await place?.write(text);
   if (results.failures.length > 0) {
     console.error(`cells that failed:\n  ${results.failures.join("\n  ")}`);
     process.exitCode = 1;

@@ -1,8 +1,26 @@
-/** The package's public face. */
-export { agent, type Agent, type AgentSpec, type AgentLimitsSpec, type CallSettingsSpec, type ClaimCheckSpec } from "./agents/agent.ts";
-export { tool, type Tool, type ToolSpec } from "./agents/tool.ts";
+/** The package's public face: names one by one. `capstan/client` is for services that only enqueue, `capstan/testing` for tests. */
+export { agent, type Agent, type AgentLimitsSpec, type AgentSpec, type AnyAgent, type CallSettingsSpec, type ClaimCheckSpec } from "./agents/agent.ts";
+export { auditorAgent } from "./agents/auditor.ts";
 export { ConfigError } from "./agents/config-error.ts";
-export type { ToolContext } from "./engine/code.ts";
+export { tool, type Tool, type ToolSpec } from "./agents/tool.ts";
+export type { EnqueueOptions } from "./client/enqueue.ts";
+export {
+  ArgumentError,
+  IdempotencyConflictError,
+  InboxFullError,
+  InputInvalidError,
+  ResultTimeoutError,
+  RunEndedError,
+  RunFailedError,
+  TooLargeError,
+  UnknownRunError,
+} from "./client/errors.ts";
+export type { RunEvent, RunHandle, RunStatusView } from "./client/handle.ts";
+export type { FileInput } from "./client/offload.ts";
 export { CapstanError } from "./domain/error.ts";
 export { DEFAULT_STATE_GROWTH_WARN_BYTES } from "./domain/growth.ts";
+export type { ToolContext } from "./engine/code.ts";
+export type { Model, ModelCatalogue } from "./engine/model-port.ts";
 export { createCapstan, type Capstan, type CapstanOptions } from "./main.ts";
+export { createModelCatalogue, type ModelCatalogueOptions } from "./providers/catalogue.ts";
+export { createLog } from "./telemetry/log.ts";

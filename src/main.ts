@@ -1,6 +1,6 @@
 /** The composition root: the only place, with worker.ts, that knows every room. */
 import type pg from "pg";
-import type { Agent } from "./agents/agent.ts";
+import type { Agent, AnyAgent } from "./agents/agent.ts";
 import { ConfigError } from "./agents/config-error.ts";
 import { enqueueRun, type EnqueueOptions } from "./client/enqueue.ts";
 import { RunHandle } from "./client/handle.ts";
@@ -13,6 +13,7 @@ import { definitionSha, PostgresDefinitionStore } from "./store/definitions.ts";
 import { migrate, type MigrateReport } from "./store/migrate.ts";
 import { defaultNames, namedSql, type SchemaNames } from "./store/names.ts";
 import { createPool } from "./store/pool.ts";
+import { untilConnected } from "./store/until-connected.ts";
 import { startWorker, type RunningWorker } from "./worker.ts";
 import { createModelCatalogue, type ModelCatalogueOptions } from "./providers/catalogue.ts";
 import { noTracing } from "./telemetry/no-tracing.ts";
@@ -21,7 +22,7 @@ import { silentLog } from "./telemetry/log.ts";
 export interface CapstanOptions {
   readonly connectionString?: string;
   readonly directConnectionString?: string;
-  readonly agents?: readonly Agent<never, unknown>[] | readonly Agent[];
+  readonly agents?: readonly AnyAgent[];
   readonly models?: ModelCatalogue | ModelCatalogueOptions;
   readonly names?: SchemaNames;
   readonly worker?: Partial<WorkerSettings>;
@@ -61,13 +62,14 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
   const definitions = new PostgresDefinitionStore(db, named);
   const poller = new ResultPoller(db, named);
   const blobs = new PostgresBlobStore(db, named, { log, signal: new AbortController().signal });
-  const agents = new Map<string, Agent>();
-  for (const agent of (options.agents ?? []) as readonly Agent[]) {
+  const agents = new Map<string, AnyAgent>();
+  for (const agent of options.agents ?? []) {
     if (agents.has(agent.name)) throw new ConfigError("createCapstan", [{ path: "agents", message: `has two agents named ${agent.name}` }]);
     agents.set(agent.name, agent);
   }
   const models = isCatalogue(options.models) ? options.models : createModelCatalogue({ loadMedia: ({ sha256 }, tenant) => blobs.get(tenant, sha256), ...options.models, env: options.env ?? process.env });
   const workers: RunningWorker[] = [];
+  const closed = new AbortController();
 
   const register = async ({ promote = false }: { readonly promote?: boolean } = {}): Promise<Map<string, string>> => {
     const shas = new Map<string, string>();
@@ -79,13 +81,14 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
     db,
     migrate: () => migrate({ connectionString: directConnectionString, names, log: (line) => log.info({}, line) }),
     register,
-    async enqueue(agent: Agent<never, unknown> | Agent | string, input: unknown, enqueueOptions: EnqueueOptions = {}) {
-      const id = await enqueueRun(db, named, agent as Agent | string, input, enqueueOptions, definitionSha);
+    async enqueue(agent: AnyAgent | string, input: unknown, enqueueOptions: EnqueueOptions = {}) {
+      const id = await enqueueRun(db, named, agent, input, enqueueOptions, definitionSha);
       return new RunHandle<never>(id, { db, named, poller });
     },
     run: (id) => new RunHandle(id, { db, named, poller }),
     async startWorker({ pool = "turn" } = {}) {
-      await register();
+      // As the worker itself: a database that is away for a moment is waited for.
+      await untilConnected({ log, signal: closed.signal }, "registering definitions", register);
       const worker = await startWorker({
         connectionString,
         directConnectionString,
@@ -106,6 +109,7 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
       return worker;
     },
     async close() {
+      closed.abort();
       await Promise.all(workers.map((worker) => worker.stop()));
       await db.end();
     },

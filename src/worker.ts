@@ -16,6 +16,7 @@ import { advanceRun } from "./engine/turn.ts";
 import { Heartbeat } from "./queue/heartbeat.ts";
 import { HeldWatch } from "./queue/held-watch.ts";
 import { Relay } from "./queue/relay.ts";
+import { HELD_HERE_SQL } from "./queue/sql/sweep.ts";
 import { SupervisedRunner } from "./queue/runner.ts";
 import { Sweep } from "./queue/sweep.ts";
 import { taskName } from "./queue/task-names.ts";
@@ -145,7 +146,14 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     concurrency: settings.slots,
     log,
     onPool: (queuePool) => {
+      const earlier = queuePools.splice(0);
       queuePools.push(queuePool);
+      // What a runner that broke had fetched and not begun stays locked for hours otherwise (graphile/worker #254).
+      if (earlier.length > 0) {
+        untilConnected(outage, "unlocking jobs of a runner that ended", () => queueDb.query(`select ${names.workerSchema}.force_unlock_workers($1::text[])`, [earlier])).catch((error: unknown) =>
+          log.warn({ err: error }, "could not unlock the jobs of a runner that ended: their runs wait until the search for lost jobs"),
+        );
+      }
       workers.addQueuePool(workerId, queuePool).catch((error: unknown) => log.warn({ err: error }, "could not note the queue pool: its jobs would stay locked if this worker died"));
     },
   });
@@ -191,6 +199,15 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     workerId: () => workerId,
     mayBury: () => heartbeat.isTrusted,
     onTaken: () => relay.poke(),
+    async releaseForgotten() {
+      // A live worker's runs are never swept: one that a failed job left held would stand for ever.
+      const { rows } = await db.query<{ id: string; fencing_token: number }>(named(HELD_HERE_SQL), [workerId, poolName]);
+      for (const { id, fencing_token: token } of rows) {
+        if (inFlight.has(id)) continue;
+        log.warn({ runId: id, fencingToken: token }, "giving back a run that this worker holds and does not work on");
+        await store.giveBack(id, token, "now");
+      }
+    },
   });
   const watch = new HeldWatch(inFlight, store, log);
   const listener = new WishListener({ connectionString: options.directConnectionString, channel: named("capstan_wish"), poolName, log, onWish: () => relay.poke() });
@@ -212,6 +229,8 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     const giveUpTimer = setTimeout(() => stopped.abort(), graceMs + GIVE_UP_AFTER_MS);
     // Waits for jobs in flight: they end by themselves, or by the abort.
     await runner.stop();
+    // A runner that broke and was replaced no longer speaks for its jobs.
+    while (running > 0 && !stopped.signal.aborted) await new Promise((resolve) => setTimeout(resolve, 20));
     clearTimeout(abortTimer);
     clearTimeout(giveUpTimer);
     await watch.stop();

@@ -34,6 +34,8 @@ export function inChild<T>(file: URL, request: unknown, { execArgv = [], killAft
 
 /** For the child: does the work, sends the outcome and ends the process, since some peers leave timers behind. */
 export async function answer<Request, T>(work: (request: Request) => Promise<T>): Promise<never> {
+  // Our parent is gone, and the database with it: an engine that survives such a thing would go on for ever.
+  process.once("disconnect", () => process.exit(1));
   let outcome: ChildOutcome<T>;
   try {
     outcome = { ok: true, value: await work(JSON.parse(process.argv[2] ?? "{}") as Request) };

@@ -7,18 +7,29 @@ export function table(head: readonly string[], rows: readonly (readonly string[]
   return [line(head), line(head.map((_, i) => (i === 0 ? "---" : "---:"))), ...rows.map(line)].join("\n");
 }
 
-/** Replaces what stands between `<!-- name -->` and `<!-- /name -->` in a file under docs/. */
-export async function writeBetween(file: string, name: string, text: string): Promise<void> {
+/** A place between `<!-- name -->` and `<!-- /name -->` in a file under docs/. Found before anything is measured: a missing marker must not cost half an hour. */
+export interface MarkedPlace {
+  write(text: string): Promise<void>;
+}
+
+export async function findMarkers(file: string, name: string): Promise<MarkedPlace> {
   const path = fileURLToPath(new URL(`../../docs/${file}`, import.meta.url));
   const [open, close] = [`<!-- ${name} -->`, `<!-- /${name} -->`];
-  const before = await readFile(path, "utf8").catch(() => {
-    throw new Error(`--write: docs/${file} does not exist; it needs the markers ${open} and ${close}`);
-  });
-  const from = before.indexOf(open);
-  const to = before.indexOf(close);
-  if (from < 0 || to < from) throw new Error(`--write: docs/${file} lacks the markers ${open} and ${close}`);
-  await writeFile(path, `${before.slice(0, from + open.length)}\n${text}\n${before.slice(to)}`);
-  console.log(`wrote docs/${file}, section ${name}`);
+  const split = async (): Promise<[string, string]> => {
+    const text = await readFile(path, "utf8").catch(() => "");
+    const from = text.indexOf(open);
+    const to = text.indexOf(close);
+    if (from < 0 || to < from) throw new Error(`--write: docs/${file} does not hold the markers ${open} and ${close}; add them where the table belongs`);
+    return [text.slice(0, from + open.length), text.slice(to)];
+  };
+  await split();
+  return {
+    async write(text) {
+      const [before, after] = await split();
+      await writeFile(path, `${before}\n\n${text}\n\n${after}`);
+      console.log(`wrote docs/${file}, section ${name}`);
+    },
+  };
 }
 
 export function machine(): string {

@@ -146,3 +146,6 @@ function checkModelName(where: string, path: string, model: string): void {
   if (/^[a-z][a-z0-9_-]*:.+$/.test(model)) return;
   throw new ConfigError(where, [{ path, message: `${JSON.stringify(model)} must name its provider, as in "anthropic:…", "openai:…", "ollama:…" or "offline:auditor"` }]);
 }
+
+/** An agent of whatever input and output: what takes many of them. */
+export type AnyAgent = Omit<Agent, "types">;

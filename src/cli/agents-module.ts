@@ -20,7 +20,9 @@ export async function loadAgents(paths: readonly string[]): Promise<AgentsModule
   const models: Record<string, never> = {};
   for (const path of paths) {
     const exported = await importModule(path);
-    const found = Object.values(exported).flatMap((value) => (Array.isArray(value) ? value : [value])).filter(isAgent);
+    const found = Object.values(exported)
+      .flatMap((value) => (Array.isArray(value) ? value : [value]))
+      .filter(isAgent);
     if (found.length === 0) {
       throw new CliError("AGENTS_MISSING", `${path} exports no agent: export what agent({...}) gives, or a list of them (export default [researcher, writer])`);
     }

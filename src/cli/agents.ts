@@ -55,7 +55,8 @@ export function addAgentCommands(program: Command): void {
           );
           for (const line of facts) await out.line(line);
           await out.line(`\n${JSON.stringify(agent.definition, null, 2)}`);
-          if (agent.promotions.length > 1) await out.line(`\n${agent.promotions.map(({ sha, at, actor }) => `${at.slice(0, 19)}  ${sha.slice(0, 19)}  ${actor ?? ""}`.trimEnd()).join("\n")}`);
+          if (agent.promotions.length > 1)
+            await out.line(`\n${agent.promotions.map(({ sha, at, actor }) => `${at.slice(0, 19)}  ${sha.slice(0, 19)}  ${actor ?? ""}`.trimEnd()).join("\n")}`);
           return exitCodes.ok;
         }),
       ),

@@ -6,5 +6,5 @@ import type { Config } from "../config.ts";
 
 /** `auditor` reads the folder that the worker was started in. */
 export function builtInAgents(config: Config, env: NodeJS.ProcessEnv): Agent[] {
-  return [auditorAgent({ reportsDir: join(config.dir, "reports"), env }) as unknown as Agent];
+  return [auditorAgent({ reportsDir: join(config.dir, "reports"), env })];
 }

@@ -58,7 +58,11 @@ async function examine({ pool, named, config, directUrl }: Database, models: Age
   const { schema, workerSchema } = config.names;
   const server = await serverFacts(pool);
   const migrations = await migrationStatus({ connectionString: directUrl, names: config.names });
-  const first = [...judgeServer(server), judgeSchema(migrations), judgeListen(await listenDelayMs(pool, directUrl, { timeoutMs: LISTEN_TIMEOUT_MS }), config.directDatabaseUrl !== undefined)];
+  const first = [
+    ...judgeServer(server),
+    judgeSchema(migrations),
+    judgeListen(await listenDelayMs(pool, directUrl, { timeoutMs: LISTEN_TIMEOUT_MS }), config.directDatabaseUrl !== undefined),
+  ];
   // Without the tables there is nothing more to look at.
   if (migrations.applied < migrations.known) return first;
   const workers = await openWorkers(pool, named);

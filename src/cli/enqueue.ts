@@ -29,10 +29,10 @@ export function addEnqueue(program: Command): void {
   addCommand(program, "enqueue", {
     summary: "start a run",
     description:
-      "Starts a run of an agent and prints its id. The input is a text or JSON (an argument that begins with {, [ or \" and parses is JSON); `-` reads it from standard input, `@file` from a file; without one it is null.",
+      'Starts a run of an agent and prints its id. The input is a text or JSON (an argument that begins with {, [ or " and parses is JSON); `-` reads it from standard input, `@file` from a file; without one it is null.',
     examples: [
       `enqueue auditor '{"folder": "src"}' --follow`,
-      "enqueue researcher '{\"topic\": \"tides\"}' --tenant acme --idempotency-key tides-1",
+      'enqueue researcher \'{"topic": "tides"}\' --tenant acme --idempotency-key tides-1',
       "enqueue researcher @task.json --wait        # prints the output; exit 5 when the run fails",
       "git diff | capstan enqueue reviewer - --text --follow",
       "enqueue reporter --run-at +10m --deadline +2h",

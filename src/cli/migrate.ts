@@ -32,7 +32,10 @@ export function addMigrate(program: Command): void {
             const report = await migrate({ ...options, log: (line) => out.note(line) });
             const roles = report.roles.kind === "two_roles" ? `roles ${report.roles.owner} and ${report.roles.app}` : `one role only (${report.roles.reason})`;
             if (out.isJson) await out.value({ server_version: report.serverVersion, applied: report.applied, known: report.known, roles: report.roles });
-            else await out.line(`Postgres ${report.serverVersion}: ${report.applied === 0 ? "nothing to do," : `applied ${report.applied} migrations,`} ${report.known} in all; ${roles}`);
+            else
+              await out.line(
+                `Postgres ${report.serverVersion}: ${report.applied === 0 ? "nothing to do," : `applied ${report.applied} migrations,`} ${report.known} in all; ${roles}`,
+              );
             return exitCodes.ok;
           },
           { embedded: check === true ? "existing" : "create" },

@@ -18,8 +18,7 @@ export class Output {
     this.isJson = isJson;
     this.colors = pc.createColors(pc.isColorSupported && process.stdout.isTTY);
     process.stdout.on("error", (error: NodeJS.ErrnoException) => {
-      if (error.code !== "EPIPE") throw error;
-      this.#closed.abort();
+      if (error.code === "EPIPE") this.#closed.abort();
     });
     // Whoever reads our notes may go too; what we do does not depend on it.
     process.stderr.on("error", () => {});
@@ -53,11 +52,13 @@ export class Output {
 
 /** Text from models, tools and users, safe to show: control characters could move a terminal's cursor or set its title. */
 export function printable(text: string): string {
-  return stripVTControlCharacters(text).replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+  return stripVTControlCharacters(text).replaceAll(/(?![\n\t])\p{Cc}|\p{Bidi_Control}/gu, "\ufffd");
 }
 
 /** The same on one line and cut. */
 export function brief(text: string, maxChars: number): string {
-  const line = printable(text.slice(0, maxChars * 4)).replaceAll(/\s+/g, " ").trim();
+  const line = printable(text.slice(0, maxChars * 4))
+    .replaceAll(/\s+/g, " ")
+    .trim();
   return line.length > maxChars ? `${line.slice(0, maxChars - 1).toWellFormed()}…` : line;
 }

@@ -36,10 +36,13 @@ export function buildProgram(): Command {
 
 /** Gives the exit code; never throws. */
 export async function runProgram(args: readonly string[]): Promise<number> {
-  process.exitCode = 0;
+  // Also help text may go into a pipe that is closed early; commands listen on their own to end in time.
+  process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+    if (error.code !== "EPIPE") throw error;
+  });
   try {
     await buildProgram().parseAsync([...args], { from: "user" });
-    return Number(process.exitCode);
+    return typeof process.exitCode === "number" ? process.exitCode : exitCodes.ok;
   } catch (error) {
     if (error instanceof Stopped) return error.exitCode;
     if (error instanceof CommanderError) return error.exitCode === 0 ? exitCodes.ok : exitCodes.usage; // commander has said it

@@ -28,6 +28,7 @@ export function factLines(facts: readonly (readonly [name: string, value: string
   return known.map(([name, value]) => `${style(name.padEnd(widest))}  ${value}`);
 }
 
+/** Code points as seen; wide scripts are counted as one, which costs alignment and nothing else. */
 function width(text: string): number {
-  return [...stripVTControlCharacters(text)].length;
+  return Array.from(stripVTControlCharacters(text)).length;
 }

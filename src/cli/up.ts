@@ -31,7 +31,16 @@ export function addUp(program: Command): void {
           const counts = rows[0] ?? { runs: 0, open: 0 };
           if (out.isJson) {
             const server = { version: serverVersion, embedded: isEmbedded, ...(isEmbedded ? { url } : {}) };
-            await out.value({ event: "ready", pid: process.pid, postgres: server, worker_id: worker.workerId, pool: worker.pool, slots: worker.slots, agents: worker.agents, ...counts });
+            await out.value({
+              event: "ready",
+              pid: process.pid,
+              postgres: server,
+              worker_id: worker.workerId,
+              pool: worker.pool,
+              slots: worker.slots,
+              agents: worker.agents,
+              ...counts,
+            });
           } else {
             const facts = factLines([
               ["postgres", `${serverVersion}${isEmbedded ? `, embedded: ${url}` : ""}`],

@@ -42,8 +42,17 @@ export function addVerify(program: Command): void {
               sums.wire_compared += report.wireCompared;
               if (!report.ok) sums.differing++;
               progress.update(sums.runs);
-              if (out.isJson) await out.value({ run_id: report.runId, ok: report.ok, events: report.events, requests: report.requests, wire_compared: report.wireCompared, problems: report.problems });
-              else if (!report.ok) for (const line of [out.colors.red(`${report.runId} differs`), ...report.problems.map((problem) => `  ${printable(problem)}`)]) await out.line(line);
+              if (out.isJson)
+                await out.value({
+                  run_id: report.runId,
+                  ok: report.ok,
+                  events: report.events,
+                  requests: report.requests,
+                  wire_compared: report.wireCompared,
+                  problems: report.problems,
+                });
+              else if (!report.ok)
+                for (const line of [out.colors.red(`${report.runId} differs`), ...report.problems.map((problem) => `  ${printable(problem)}`)]) await out.line(line);
             }
           } finally {
             progress.stop();

@@ -47,10 +47,15 @@ export async function startWorkerProcess(out: Output, options: WorkerProcessOpti
   const { url, directUrl, flags } = options;
   const config = readConfig(process.env);
   const own = await loadAgents(flags.agents);
-  const agents = own.agents.length === 0 || options.alwaysBuiltIn ? [...builtInAgents(config, process.env).filter((each) => own.agents.every((agent) => agent.name !== each.name)), ...own.agents] : own.agents;
+  const agents =
+    own.agents.length === 0 || options.alwaysBuiltIn
+      ? [...builtInAgents(config, process.env).filter((each) => own.agents.every((agent) => agent.name !== each.name)), ...own.agents]
+      : own.agents;
   const settings: Partial<WorkerSettings> = {
     ...(flags.slots === undefined ? {} : { slots: flags.slots }),
-    ...(flags.stickyTurns === undefined ? {} : { stickyTurns: flags.stickyTurns === 0 ? undefined : { turns: flags.stickyTurns, ms: config.worker.stickyTurns?.ms ?? DEFAULT_STICKY_MS } }),
+    ...(flags.stickyTurns === undefined
+      ? {}
+      : { stickyTurns: flags.stickyTurns === 0 ? undefined : { turns: flags.stickyTurns, ms: config.worker.stickyTurns?.ms ?? DEFAULT_STICKY_MS } }),
   };
 
   let telemetry: Telemetry | undefined;
@@ -99,7 +104,9 @@ async function sayUnpromoted(out: Output, capstan: Capstan, agents: readonly Age
   for (const { name, definition } of agents) {
     const there = promoted.get(name);
     if (there !== undefined && there.promoted_sha !== definitionSha(definition)) {
-      out.note(`agent ${name}: the definition in this code is not the promoted one (${there.promoted_sha.slice(0, 19)}); runs enqueued by name get the promoted one until you pass --promote`);
+      out.note(
+        `agent ${name}: the definition in this code is not the promoted one (${there.promoted_sha.slice(0, 19)}); runs enqueued by name get the promoted one until you pass --promote`,
+      );
     }
   }
 }

@@ -11,7 +11,11 @@ export function addWorker(program: Command): void {
     summary: "run a worker until it is stopped",
     description:
       "Runs a worker until it is stopped. SIGTERM or Ctrl-C lets turns finish within CAPSTAN_GRACE_MS, then stops them at a recorded boundary and exits 0; a second signal exits at once, and nothing is lost. Without --agents it has the built-in agent auditor.",
-    examples: ["worker --agents ./agents.ts", "worker --agents ./agents.ts --slots 50 --sticky-turns 4", "worker --agents ./agents.ts --promote   # runs enqueued by name get this code's definitions"],
+    examples: [
+      "worker --agents ./agents.ts",
+      "worker --agents ./agents.ts --slots 50 --sticky-turns 4",
+      "worker --agents ./agents.ts --promote   # runs enqueued by name get this code's definitions",
+    ],
   });
   addWorkerOptions(worker).action(
     action(async (out, flags: WorkerFlags) =>
@@ -37,7 +41,12 @@ export function addWorker(program: Command): void {
 /** What `worker` and `up` have in common. */
 export function addWorkerOptions(command: Command): Command {
   return command
-    .option("--agents <module>", "module that exports agents (may be repeated); its export `models` adds models by name", (path: string, before: string[]) => [...before, path], [] as string[])
+    .option(
+      "--agents <module>",
+      "module that exports agents (may be repeated); its export `models` adds models by name",
+      (path: string, before: string[]) => [...before, path],
+      [] as string[],
+    )
     .option("--pool <name>", "serve the runs of this pool", "turn")
     .option("--slots <n>", "runs at the same time (default: CAPSTAN_SLOTS, 20)", parseCount("--slots", { min: 1, max: 10_000 }))
     .option("--sticky-turns <n>", "turns that a run may take in a row before it goes back to the queue; 0: one job per turn", parseCount("--sticky-turns", { min: 0, max: 10_000 }))

@@ -3,7 +3,7 @@ import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
 import { inputJson } from "./enqueue.ts";
 import { needsOffload, offload } from "./offload.ts";
-import { DatabaseUnavailableError, fromPostgres, ResultTimeoutError, RunFailedError } from "./errors.ts";
+import { DatabaseUnavailableError, fromPostgres, ResultTimeoutError, UnknownRunError, RunFailedError } from "./errors.ts";
 import type { ResultPoller } from "./result-poller.ts";
 import { queryTx, type Tx } from "./transaction.ts";
 
@@ -127,8 +127,10 @@ export class RunHandle<Output = JsonValue> {
 
   async #offload(content: unknown, tx: Tx | undefined): Promise<unknown> {
     const { db, named } = this.#context;
-    const { tenant } = await this.status();
-    return offload(content, { db: tx ?? db, named, tenant, runId: this.id, limitBytes: DEFAULT_INLINE_PAYLOAD_BYTES });
+    // Through the caller's transaction: the run may have been enqueued in it.
+    const rows = await this.#query<{ tenant: string }>("select tenant from capstan.runs where id = $1::uuid", [this.id], tx);
+    if (rows[0] === undefined) throw new UnknownRunError(`no run ${this.id}`);
+    return offload(content, { db: tx ?? db, named, tenant: rows[0].tenant, runId: this.id, limitBytes: DEFAULT_INLINE_PAYLOAD_BYTES });
   }
 
   /** A follower waits for a database that is away; undefined when its signal fires meanwhile. */

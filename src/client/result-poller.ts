@@ -29,7 +29,7 @@ const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 interface Waiter {
   readonly sinceMs: number;
   resolve(end: RunEnd | undefined): void;
-  reject(error: unknown): void;
+  reject(error: Error): void;
 }
 
 interface EndRow {
@@ -73,7 +73,7 @@ export class ResultPoller {
         },
         reject(error) {
           leave();
-          reject(error as Error);
+          reject(error);
         },
       };
       const stop = (): void => waiter.resolve(undefined);
@@ -93,7 +93,7 @@ export class ResultPoller {
       } catch (error) {
         // While the database is away the waiters' own deadlines decide how long that may last.
         if (isConnectionError(error)) this.#pauseMs = MAX_POLL_MS;
-        else for (const waiter of [...this.#waiters.values()].flatMap((waiters) => [...waiters])) waiter.reject(fromPostgres(error));
+        else for (const waiter of [...this.#waiters.values()].flatMap((waiters) => [...waiters])) waiter.reject(fromPostgres(error) as Error);
       }
       if (this.#waiters.size === 0) break;
       await new Promise<void>((resolve) => {
@@ -109,7 +109,7 @@ export class ResultPoller {
   }
 
   #tell({ id, state, payload }: EndRow): void {
-    for (const waiter of [...(this.#waiters.get(id) ?? [])]) {
+    for (const waiter of this.#waiters.get(id) ?? []) {
       if (state === null) {
         if (performance.now() - waiter.sinceMs > MISSING_AFTER_MS) waiter.reject(new UnknownRunError(`no run ${id}`));
         continue;

@@ -30,6 +30,9 @@ export interface AskMove {
 
 export type BoundaryMove = AskMove | { readonly kind: "rest" };
 
+/** Failures inside the engine in a row until a run is parked. */
+const MAX_ENGINE_ERRORS = 5;
+
 const REST = { kind: "rest" } as const;
 
 /** Reasons that only somebody outside can end; a job that finds the run in one of them has nothing to do. */
@@ -77,6 +80,12 @@ export async function checkGates(turn: Turn): Promise<"rest" | "go_on"> {
   if (state.waitReason === "retry" && row.wakeAt !== undefined && row.wakeAt > turn.now) return "rest";
   if (memory.fresh && row.crashCount >= MAX_CRASHES) {
     await park(turn, "crash_loop", { crashes: row.crashCount, turn: state.turn, phase: state.phase.kind });
+    return "rest";
+  }
+  const failed = turn.deps.inFlight.engineError(row.id);
+  if (failed !== undefined && failed.times >= MAX_ENGINE_ERRORS) {
+    // A row that the database refuses for good, or a defect of ours: the same each time. The run is kept for people to look at.
+    await park(turn, "crash_loop", { code: "ENGINE_ERROR", message: failed.message, turn: state.turn, phase: state.phase.kind });
     return "rest";
   }
   return "go_on";

@@ -16,6 +16,8 @@ export interface HeldRun {
 
 export class InFlight {
   readonly #held = new Set<HeldRun>();
+  /** Failures inside the engine by run, and what the last one said: a run that fails so again and again is parked. */
+  readonly #engineErrors = new Map<string, { readonly times: number; readonly message: string }>();
   #stopping = false;
 
   get size(): number {
@@ -45,6 +47,10 @@ export class InFlight {
     return held;
   }
 
+  has(runId: string): boolean {
+    return [...this.#held].some((held) => held.runId === runId);
+  }
+
   end(held: HeldRun): void {
     this.#held.delete(held);
   }
@@ -52,6 +58,20 @@ export class InFlight {
   /** Held under a token, and for at least so long: those worth asking the database about. */
   olderThan(ageMs: number, nowMs: number): { readonly run: HeldRun; readonly token: number }[] {
     return [...this.#held].flatMap((run) => (run.token !== undefined && nowMs - run.startedAtMs >= ageMs ? [{ run, token: run.token }] : []));
+  }
+
+  engineError(runId: string): { readonly times: number; readonly message: string } | undefined {
+    return this.#engineErrors.get(runId);
+  }
+
+  noteEngineError(runId: string, message: string): number {
+    const times = (this.#engineErrors.get(runId)?.times ?? 0) + 1;
+    this.#engineErrors.set(runId, { times, message });
+    return times;
+  }
+
+  forgetEngineError(runId: string): void {
+    this.#engineErrors.delete(runId);
   }
 
   stopStarting(): void {

@@ -9,7 +9,7 @@
 import { LeaseLostError, RunFinishedError, RunMissingError, SeqConflictError } from "../domain/append-error.ts";
 import { recordError } from "../domain/error.ts";
 import type { TurnPhase } from "../domain/fold.ts";
-import { EventUnknownError } from "../domain/upcast.ts";
+import { EventInvalidError, EventUnknownError } from "../domain/upcast.ts";
 import { atBoundary } from "./boundary.ts";
 import type { EngineDeps } from "./deps.ts";
 import { hitFailpoint } from "./failpoints.ts";
@@ -25,6 +25,9 @@ import { TurnSpans } from "./turn-spans.ts";
 const MAX_LOADS = 4;
 /** Results that came quickly may wait for the next request's commit; slow ones are recorded on their own (and input that came meanwhile is seen). */
 const MERGE_WITHIN_MS = 25;
+
+/** After a failure inside the engine the run comes round again after this, then after twice as long, and so on, until it is parked. */
+const ENGINE_ERROR_PAUSE_MS = 1_000;
 
 /** Thrown inside a turn when its run is cancelled, taken over, or the worker stops. */
 export class Interrupted extends Error {
@@ -46,7 +49,9 @@ export async function advanceRun(deps: EngineDeps, runId: string): Promise<void>
     }
     deps.log.debug({ runId }, "another worker is at work on the run");
   } catch (error) {
+    // Left alone until the search for lost jobs comes by again: nothing is skipped, and nothing is repeated at once.
     if (error instanceof EventUnknownError) return deps.log.error({ runId, err: error }, "the run needs a newer worker");
+    if (error instanceof EventInvalidError) return deps.log.error({ runId, err: error }, "the run's journal is damaged");
     throw error;
   } finally {
     deps.inFlight.end(held);
@@ -108,7 +113,8 @@ export class Turn {
         turns++;
         const goOn = this.#mayStick(turns, startedMs);
         if (!goOn) return await this.#handOver();
-        if (outcome.tookMs > MERGE_WITHIN_MS) await this.commit({ turnDone: true });
+        // A crossing is told by its own turn, also when the next request would share its commit (G5).
+        if (outcome.tookMs > MERGE_WITHIN_MS || this.#crossesNow()) await this.commit({ turnDone: true });
         justResponded = false;
         continue;
       }
@@ -135,10 +141,9 @@ export class Turn {
   async #handOver(): Promise<void> {
     const { session, deps } = this;
     hitFailpoint("results.before_append");
-    const { definition } = session.memory;
     // The crossing turn speaks before it lets go: if this worker dies in between, the lease is still its own, and the
     // worker that takes over speaks (G6). Once per run this costs a commit of its own.
-    if (definition !== undefined && crosses(definition, this.#measured.transcriptBytes, session.transcriptBytes)) {
+    if (this.#crossesNow()) {
       await this.commit({ turnDone: true });
       hitFailpoint("results.committed");
       const token = session.token as number;
@@ -151,6 +156,12 @@ export class Turn {
 
   #measured = { transcriptBytes: 0, journalBytes: 0, contextTokens: undefined as number | undefined, windowTokens: undefined as number | undefined };
   #spokeForTakeover = false;
+
+  /** Whether what is staged makes the counter pass the warning's threshold. */
+  #crossesNow(): boolean {
+    const { definition } = this.session.memory;
+    return definition !== undefined && crosses(definition, this.#measured.transcriptBytes, this.session.transcriptBytes);
+  }
 
   /** To be called once the transcript can be measured, before anything new is staged. */
   startMeasuring(): void {
@@ -186,6 +197,8 @@ export class Turn {
     const { session, deps } = this;
     this.held.token = session.token;
     const { definition, row } = session.memory;
+    // A turn that got this far is not the one that fails.
+    if (session.token === undefined) deps.inFlight.forgetEngineError(row.id);
     if (definition === undefined) return;
     const before = this.#measured;
     const after = this.#measure();
@@ -232,7 +245,9 @@ export class Turn {
     deps.log.error({ runId, turn: session.state.turn, err: error, error: recordError(error, "ENGINE_ERROR") }, "a turn failed inside the engine");
     // Tools still at work must not go on beside the worker that tries next.
     held.abort("lost");
-    if (session.token !== undefined) await deps.store.giveBack(runId, session.token, new Date(this.now.getTime() + 5_000));
+    const times = deps.inFlight.noteEngineError(runId, recordError(error, "ENGINE_ERROR").message);
+    const againAt = new Date(this.now.getTime() + ENGINE_ERROR_PAUSE_MS * times);
+    if (session.token !== undefined) await deps.store.giveBack(runId, session.token, againAt);
     else throw error;
     return "done";
   }

@@ -3,6 +3,7 @@
  * stop the beat, so a short block costs nothing; a loop that stays blocked for twice the lease ends the process, since
  * nothing in it can be trusted to end in time, and the sweep hands its runs to others.
  */
+import { writeSync } from "node:fs";
 import { parentPort, workerData } from "node:worker_threads";
 import pg from "pg";
 import type { HeartbeatData } from "./heartbeat.ts";
@@ -69,7 +70,8 @@ async function watch(): Promise<void> {
     return;
   }
   if (now - tickedAt < 2 * data.leaseMs) return;
-  process.stderr.write(`capstan: the event loop of worker ${workerId} was blocked for ${now - tickedAt} ms (twice the lease): ending the process\n`);
+  // Past process.stderr: a thread's writes go through the main thread, which is what is blocked.
+  writeSync(2, `capstan: the event loop of worker ${workerId} was blocked for ${now - tickedAt} ms (twice the lease): ending the process\n`);
   // Saying so spares the others the wait for the lease; if it cannot be said, the lease runs out by itself.
   const said = connection().then((c) => c.query(data.endSql, [workerId]));
   await Promise.race([said.catch(() => {}), new Promise((resolve) => setTimeout(resolve, 1_000))]);

@@ -12,7 +12,8 @@ export function queueLogger(log?: QueueLog): Logger {
     if (log === undefined) return;
     const fields = { source: "graphile-worker", ...(meta === undefined ? {} : { meta }) };
     if (level === "error") log.error(fields, message);
-    else if (level === "warning") log.warn(fields, message);
+    // Its advice of as many connections as slots is for queues whose tasks hold one: ours share a few.
+    else if (level === "warning" && !message.includes("maxPoolSize")) log.warn(fields, message);
     else log.debug(fields, message);
   });
 }

@@ -7,6 +7,7 @@ import { EventEmitter } from "node:events";
 import type pg from "pg";
 import type { Log } from "../engine/ports.ts";
 import { backoffMs } from "../domain/retry.ts";
+import { isConnectionError } from "../store/pg-errors.ts";
 import { queueLogger } from "./queue-logger.ts";
 
 export interface RunnerOptions {
@@ -27,6 +28,7 @@ export class SupervisedRunner {
   #runner: Runner | undefined;
   #supervision: Promise<void> | undefined;
   #stopping = false;
+  #everBuilt = false;
   #wake: () => void = () => {};
   /** How often it had to be built again. */
   rebuilt = 0;
@@ -56,16 +58,20 @@ export class SupervisedRunner {
         started();
         // Stopped while it was being built: the stop that was asked for reached only its predecessor.
         if (this.#stopping) return await this.#runner.stop();
-        await this.#runner.promise;
+        this.#everBuilt = true;
+        await this.#brokenOrEnded(this.#runner);
         if (this.#stopping) return;
+        // Not to be stopped once more: that would wait for what never ends.
+        this.#runner = undefined;
         this.#options.log.warn({}, "the queue's runner ended by itself");
       } catch (error) {
         if (this.#stopping) return;
         this.#options.log.warn({ err: error, failures }, "the queue's runner failed");
-        if (this.rebuilt === 0 && this.#runner === undefined && failures >= 5) return failed(error);
+        // A schema that is missing or refused does not mend itself; a database that is away does.
+        if (!this.#everBuilt && failures >= 5 && !isConnectionError(error)) return failed(error);
       }
       failures = performance.now() - sinceMs > 30_000 ? 1 : failures + 1;
-      if (this.#runner !== undefined) this.rebuilt++;
+      if (this.#everBuilt) this.rebuilt++;
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, backoffMs(failures, Math.random(), { firstMs: 100, maxMs: 5_000 }));
         this.#wake = () => {
@@ -76,9 +82,22 @@ export class SupervisedRunner {
     }
   }
 
+  /**
+   * A runner that cannot write a completion shuts itself down "gracefully": it fetches nothing more while its jobs go on
+   * for minutes, and in 0.18 it may wait for ever for a batch that it has given up. So the beginning of that is taken for
+   * its end; jobs of its that are at work finish beside the next one.
+   */
+  async #brokenOrEnded(runner: Runner): Promise<void> {
+    await Promise.race([runner.promise, this.#broken]);
+    runner.promise.catch((error: unknown) => this.#options.log.debug({ err: error }, "a runner that had been replaced failed"));
+  }
+
+  #broken: Promise<void> = Promise.resolve();
+
   async #build(): Promise<Runner> {
     const { pool, schema, tasks, concurrency, log, onPool } = this.#options;
     const events = new EventEmitter();
+    this.#broken = new Promise((resolve) => events.once("pool:gracefulShutdown", () => resolve()));
     events.on("pool:create", ({ workerPool }: { workerPool: { id: string } }) => onPool(workerPool.id));
     return await run({
       pgPool: pool,

@@ -2,7 +2,7 @@
 import type pg from "pg";
 import type { Log } from "../engine/ports.ts";
 import { Loop } from "./loop.ts";
-import { LOCKED_POOLS_SQL, LOST_JOBS_SQL, SWEEP_SQL, UNLOCKED_SQL } from "./sql/sweep.ts";
+import { LOCKED_POOLS_SQL, LOST_JOBS_SQL, SWEEP_SQL, UNLOCKED_SQL, UNPARK_SQL } from "./sql/sweep.ts";
 
 export interface SweepOptions {
   readonly pool: pg.Pool;
@@ -16,6 +16,8 @@ export interface SweepOptions {
   /** False while this worker cannot trust its own view of the database: right after an outage every heartbeat looks stale. */
   mayBury(): boolean;
   onTaken(): void;
+  /** Gives back what this worker holds without being at work on it. */
+  releaseForgotten(): Promise<void>;
 }
 
 export class Sweep {
@@ -51,6 +53,8 @@ export class Sweep {
         log.warn({ runs: lost.rowCount }, "runs had lost their jobs and got new ones");
         onTaken();
       }
+      await this.#options.releaseForgotten();
+      await pool.query({ name: "capstan-unpark", text: named(UNPARK_SQL), values: [lostAfterMs] });
     }
   }
 

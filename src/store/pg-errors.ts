@@ -11,6 +11,8 @@ export function sqlState(error: unknown): string | undefined {
 /** The connection died, or could not be made: what was sent may or may not have happened. */
 export function isConnectionError(error: unknown): boolean {
   const state = sqlState(error);
+  // 55000 has many meanings; this one is a database that an administrator has closed for a while.
+  if (state === "55000") return /not currently accepting connections/.test((error as Error).message);
   if (state !== undefined) return unknownOutcomeCodes.test(state) || state === "25006";
   if (!(error instanceof Error)) return false;
   const code = (error as { code?: string }).code ?? "";

@@ -16,13 +16,18 @@ export interface PoolOptions {
 
 /** An unhandled `error` of an idle client would end the process (pg-boss #365): pool and every client get a handler. */
 export function createPool({ connectionString, max, applicationName, log, genericPlans = false }: PoolOptions): pg.Pool {
-  const pool = new pg.Pool({ connectionString, max, application_name: applicationName, keepAlive: true, keepAliveInitialDelayMillis: 10_000, connectionTimeoutMillis: 10_000 });
   const lost = (error: Error): void => log?.debug({ err: error }, "a database connection was lost");
-  pool.on("error", lost);
-  pool.on("connect", (client) => {
-    client.on("error", lost);
-    // Queued on the client before its first user's statement. Through a pooler it may reach another session: harmless there.
-    if (genericPlans) client.query("set plan_cache_mode = force_generic_plan").catch(lost);
+  const pool = new pg.Pool({
+    connectionString,
+    max,
+    application_name: applicationName,
+    keepAlive: true,
+    keepAliveInitialDelayMillis: 10_000,
+    connectionTimeoutMillis: 10_000,
+    // Through a pooler the setting may reach another session: harmless there.
+    ...(genericPlans ? { onConnect: async (client: pg.ClientBase) => void (await client.query("set plan_cache_mode = force_generic_plan")) } : {}),
   });
+  pool.on("error", lost);
+  pool.on("connect", (client) => client.on("error", lost));
   return pool;
 }

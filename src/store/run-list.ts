@@ -100,15 +100,21 @@ export async function runDetail(db: Pick<pg.Pool, "query">, named: (text: string
   return rows[0];
 }
 
-export async function contextOf(db: Pick<pg.Pool, "query">, named: (text: string) => string, runId: string): Promise<Pick<RunSummary, "context_tokens" | "context_window"> | undefined> {
+export async function contextOf(
+  db: Pick<pg.Pool, "query">,
+  named: (text: string) => string,
+  runId: string,
+): Promise<Pick<RunSummary, "context_tokens" | "context_window"> | undefined> {
   const { rows } = await db.query<Pick<RunSummary, "context_tokens" | "context_window">>(named("select context_tokens, context_window from capstan.runs where id = $1"), [runId]);
   return rows[0];
 }
 
 /** Ids of all runs, oldest first, page by page: for work over everything. */
 export async function* allRunIds(db: Pick<pg.Pool, "query">, named: (text: string) => string): AsyncGenerator<string> {
-  for (let last: string | null = null; ; ) {
-    const { rows }: { rows: { id: string }[] } = await db.query<{ id: string }>(named("select id from capstan.runs where $1::uuid is null or id > $1 order by id limit 1000"), [last]);
+  for (let last: string | null = null; ;) {
+    const { rows }: { rows: { id: string }[] } = await db.query<{ id: string }>(named("select id from capstan.runs where $1::uuid is null or id > $1 order by id limit 1000"), [
+      last,
+    ]);
     for (const { id } of rows) yield id;
     if (rows.length < 1_000) return;
     last = rows.at(-1)?.id ?? null;

@@ -47,7 +47,10 @@ export async function startTelemetry({ env = process.env, log, shutdownMs = SHUT
     import("./otel-tracing.ts"),
     import("../version.ts"),
   ]);
-  const said = (level: "warn" | "error") => (message: string, ...details: unknown[]) => log[level]({ otel: details.map(String) }, `OpenTelemetry: ${message}`);
+  const said =
+    (level: "warn" | "error") =>
+    (message: string, ...details: unknown[]) =>
+      log[level]({ otel: details.map(String) }, `OpenTelemetry: ${message}`);
   diag.setLogger({ error: said("error"), warn: said("warn"), info() {}, debug() {}, verbose() {} }, { logLevel: DiagLogLevel.WARN, suppressOverrideMessage: true });
   const sdk = new NodeSDK({
     serviceName: env["OTEL_SERVICE_NAME"] ?? "capstan",

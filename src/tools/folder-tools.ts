@@ -9,7 +9,21 @@ import { checkReportTool, saveReportTool } from "./report-tools.ts";
 import { searchTextTool } from "./search-text.ts";
 
 /** Folders that hold what others wrote or what was built: marked as skipped in lists, passed over by searches. */
-export const DEFAULT_SKIPPED_FOLDERS: readonly string[] = [".git", ".hg", ".svn", "node_modules", "dist", "build", "coverage", "target", "vendor", ".venv", "__pycache__", ".capstan", ".vitest"];
+export const DEFAULT_SKIPPED_FOLDERS: readonly string[] = [
+  ".git",
+  ".hg",
+  ".svn",
+  "node_modules",
+  "dist",
+  "build",
+  "coverage",
+  "target",
+  "vendor",
+  ".venv",
+  "__pycache__",
+  ".capstan",
+  ".vitest",
+];
 
 export interface FolderToolsOptions {
   /** Nothing outside of it is read, whatever a path or a link says. */

@@ -22,7 +22,7 @@ export function listFolderTool(folder: ConfinedFolder, skips: ReadonlySet<string
     name: "list_folder",
     description: `Lists one folder, sorted by name, up to ${DEFAULT_LIMIT} entries at a time (next_offset says where to go on). Folders marked "skipped" hold dependencies or build output and are not worth reading.`,
     input: z.object({
-      path: z.string().default(".").describe("relative to the root folder; \".\" is the root itself"),
+      path: z.string().default(".").describe('relative to the root folder; "." is the root itself'),
       offset: z.int().min(0).default(0),
       limit: z.int().min(1).max(MAX_LIMIT).default(DEFAULT_LIMIT),
     }),
@@ -31,7 +31,8 @@ export function listFolderTool(folder: ConfinedFolder, skips: ReadonlySet<string
     async execute({ path, offset, limit }, { signal }) {
       const { absolute, shown } = await folder.locate(path);
       const found = await readdir(absolute, { withFileTypes: true }).catch((error: unknown) => {
-        if ((error as NodeJS.ErrnoException).code === "ENOTDIR") throw new FolderToolError("PATH_NOT_A_FOLDER", shown, `${JSON.stringify(shown)} is not a folder; read_file or file_facts can look at it`);
+        if ((error as NodeJS.ErrnoException).code === "ENOTDIR")
+          throw new FolderToolError("PATH_NOT_A_FOLDER", shown, `${JSON.stringify(shown)} is not a folder; read_file or file_facts can look at it`);
         throw fromSystem(error, path);
       });
       // By code units and not by locale: two workers must give the same order.

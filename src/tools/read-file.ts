@@ -24,7 +24,8 @@ export function readFileTool(folder: ConfinedFolder): Tool {
     async execute({ path, from_line, max_lines }) {
       const file = await readTextFile(folder, path);
       const total = file.lines.length;
-      if (from_line > Math.max(1, total)) throw new FolderToolError("FILE_SHORTER", file.path, `${JSON.stringify(file.path)} has ${total} lines; line ${from_line} is behind its end`);
+      if (from_line > Math.max(1, total))
+        throw new FolderToolError("FILE_SHORTER", file.path, `${JSON.stringify(file.path)} has ${total} lines; line ${from_line} is behind its end`);
       const taken: string[] = [];
       let chars = 0;
       let clipped = 0;

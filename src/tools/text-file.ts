@@ -51,9 +51,16 @@ function linesOf(text: string): string[] {
 /** Cuts between code points and says how long the whole was. */
 export function clip(text: string, maxChars: number): string {
   if (text.length <= maxChars) return text;
-  return `${text.slice(0, maxChars).toWellFormed().replace(/\uFFFD$/, "")}… (${text.length} characters)`;
+  return `${text
+    .slice(0, maxChars)
+    .toWellFormed()
+    .replace(/\uFFFD$/, "")}… (${text.length} characters)`;
 }
 
 function tooLarge(path: string, sizeBytes: number): FolderToolError {
-  return new FolderToolError("FILE_TOO_LARGE", path, `${JSON.stringify(path)} has ${sizeBytes} bytes, over the limit of ${MAX_TEXT_BYTES} for reading; file_facts gives its size, lines and digest`);
+  return new FolderToolError(
+    "FILE_TOO_LARGE",
+    path,
+    `${JSON.stringify(path)} has ${sizeBytes} bytes, over the limit of ${MAX_TEXT_BYTES} for reading; file_facts gives its size, lines and digest`,
+  );
 }

@@ -5,24 +5,24 @@
 import { afterAll, beforeAll } from "vitest";
 import { startModelServer, type ModelServer, type Protocol, type ScriptedReply } from "../../src/testing/model-server/index.ts";
 import { z } from "zod";
-import { agent, type Agent, type AgentSpec } from "../../src/agents/agent.ts";
+import { agent, type AgentSpec } from "../../src/agents/agent.ts";
 import { tool, type Tool, type ToolSpec } from "../../src/agents/tool.ts";
 import { scriptedModel, type ScriptedModel, type ScriptedModelOptions, type ScriptedModelReply, type ScriptedStep } from "../../src/testing/scripted-model.ts";
-import { openLab, type Lab, type LabOptions, type Settled } from "../engine/harness.ts";
+import { openLab, type AnyAgent, type Lab, type LabOptions, type Settled } from "../engine/harness.ts";
 import type { RunHandle } from "../../src/client/handle.ts";
-import type { JsonObject } from "../../src/domain/json.ts";
+import type { JsonObject, JsonValue } from "../../src/domain/json.ts";
 import type { Model } from "../../src/engine/model-port.ts";
 
 export interface Case {
-  readonly agent: Agent<never, unknown>;
+  readonly agent: AnyAgent;
   readonly model: ScriptedModel;
 }
 
 export class Cases {
-  readonly #agents: Agent<never, unknown>[] = [];
+  readonly #agents: AnyAgent[] = [];
   readonly #models: Model[] = [];
-  readonly #later = new Set<Agent<never, unknown>>();
-  readonly #started = new Map<Agent<never, unknown>, RunHandle>();
+  readonly #later = new Set<AnyAgent>();
+  readonly #started = new Map<AnyAgent, RunHandle>();
   readonly #replies = new Map<string, readonly ScriptedReply[]>();
   readonly #asked = new Map<string, number>();
   #lab: Lab | undefined;
@@ -37,14 +37,14 @@ export class Cases {
   add(name: string, steps: readonly ScriptedStep[], spec: Partial<AgentSpec> = {}, model: ScriptedModelOptions = {}): Case {
     const scripted = scriptedModel(steps, { name: `scripted:${name}`, ...model });
     this.#models.push(scripted);
-    return { agent: this.addAgent(agent({ name, model: scripted.name, instructions: "Do as you are told.", ...spec }) as Agent<never, unknown>), model: scripted };
+    return { agent: this.addAgent(agent({ name, model: scripted.name, instructions: "Do as you are told.", ...spec })), model: scripted };
   }
 
   /** An agent whose model answers over HTTP, through the vendor's own client; the last reply is given again and again. */
-  addHttp(name: string, protocol: Protocol, replies: readonly ScriptedReply[], spec: Partial<AgentSpec> = {}): Agent<never, unknown> {
+  addHttp(name: string, protocol: Protocol, replies: readonly ScriptedReply[], spec: Partial<AgentSpec> = {}): AnyAgent {
     const model = httpModel(protocol, name);
     this.answerHttp(model, replies);
-    return this.addAgent(agent({ name, model, instructions: "Do as you are told.", ...spec }) as Agent<never, unknown>);
+    return this.addAgent(agent({ name, model, instructions: "Do as you are told.", ...spec }));
   }
 
   answerHttp(model: string, replies: readonly ScriptedReply[]): void {
@@ -52,13 +52,13 @@ export class Cases {
   }
 
   /** Leaves it to the test to start this agent's run. */
-  later(own: Agent<never, unknown>): Agent<never, unknown> {
+  later(own: AnyAgent): AnyAgent {
     this.#later.add(own);
     return own;
   }
 
   /** The agent's run, which was started together with all others of the file. */
-  async outcome(own: Agent<never, unknown>): Promise<Settled> {
+  async outcome(own: AnyAgent): Promise<Settled> {
     const handle = this.#started.get(own);
     if (handle === undefined) throw new Error(`no run of ${own.name} was started`);
     const status = await this.lab.settled(handle.id);
@@ -70,7 +70,7 @@ export class Cases {
     return this.#server;
   }
 
-  addAgent(own: Agent<never, unknown>): Agent<never, unknown> {
+  addAgent(own: AnyAgent): AnyAgent {
     this.#agents.push(own);
     return own;
   }
@@ -91,9 +91,12 @@ export class Cases {
           return replies[Math.min(asked, replies.length - 1)] ?? { error: { status: 404, message: `no script for ${model}` } };
         },
       });
-      const catalogue = { env: { ANTHROPIC_API_KEY: "key-a", OPENAI_API_KEY: "key-o" }, baseUrls: { anthropic: this.#server.anthropicBaseUrl, openai: this.#server.openaiBaseUrl } };
+      const catalogue = {
+        env: { ANTHROPIC_API_KEY: "key-a", OPENAI_API_KEY: "key-o" },
+        baseUrls: { anthropic: this.#server.anthropicBaseUrl, openai: this.#server.openaiBaseUrl },
+      };
       this.#lab = await openLab(url, { catalogue, ...options, agents: this.#agents, models: this.#models });
-      for (const own of this.#agents) if (!this.#later.has(own)) this.#started.set(own, (await this.#lab.capstan.enqueue(own as never, "go" as never)) as RunHandle);
+      for (const own of this.#agents) if (!this.#later.has(own)) this.#started.set(own, await this.#lab.capstan.enqueue<unknown, JsonValue>(own as never, "go"));
     });
     afterAll(async () => {
       await this.#lab?.[Symbol.asyncDispose]();

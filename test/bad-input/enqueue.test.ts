@@ -11,8 +11,20 @@ import { Cases } from "./cases.ts";
 
 const database = await createTestDatabase();
 const cases = new Cases();
-const order = cases.later(cases.add("order", Array.from({ length: 40 }, () => "Done."), { input: z.object({ id: z.string(), amount: z.number().default(1) }) }).agent);
-const free = cases.later(cases.add("free", Array.from({ length: 40 }, () => "Done."), { input: z.json() }).agent);
+const order = cases.later(
+  cases.add(
+    "order",
+    Array.from({ length: 40 }, () => "Done."),
+    { input: z.object({ id: z.string(), amount: z.number().default(1) }) },
+  ).agent,
+);
+const free = cases.later(
+  cases.add(
+    "free",
+    Array.from({ length: 40 }, () => "Done."),
+    { input: z.json() },
+  ).agent,
+);
 cases.openOn(database.url);
 
 const runsOf = async (key: string): Promise<number> => {
@@ -20,7 +32,11 @@ const runsOf = async (key: string): Promise<number> => {
   return rows[0]?.n ?? 0;
 };
 const enqueue = (own: typeof order, input: unknown, options?: object) => cases.lab.capstan.enqueue(own as never, input as never, options);
-const thrown = (promise: Promise<unknown>) => promise.then(() => undefined, (error: unknown) => error as Error & { code?: string; details?: Record<string, unknown> });
+const thrown = (promise: Promise<unknown>) =>
+  promise.then(
+    () => undefined,
+    (error: unknown) => error as Error & { code?: string; details?: Record<string, unknown> },
+  );
 
 describe("input that does not fit its agent", () => {
   it("is refused in TypeScript before anything is sent, with the place", async () => {
@@ -31,11 +47,27 @@ describe("input that does not fit its agent", () => {
   });
 
   it.each([
-    ["a cycle", () => { const a: unknown[] = []; a.push(a); return a; }, /cycle/],
+    [
+      "a cycle",
+      () => {
+        const a: unknown[] = [];
+        a.push(a);
+        return a;
+      },
+      /cycle/,
+    ],
     ["a BigInt", () => ({ n: 1n }), /bigint/],
     ["infinity", () => [Number.POSITIVE_INFINITY], /Infinity/],
     ["a Map", () => new Map(), /Map/],
-    ["10,000 levels", () => { let v: unknown = 1; for (let i = 0; i < 10_000; i++) v = [v]; return v; }, /nested deeper/],
+    [
+      "10,000 levels",
+      () => {
+        let v: unknown = 1;
+        for (let i = 0; i < 10_000; i++) v = [v];
+        return v;
+      },
+      /nested deeper/,
+    ],
   ])("%s cannot be input", async (_, make, says) => {
     const error = await thrown(cases.lab.capstan.enqueue("free", make()));
     expect(error).toBeInstanceOf(InputInvalidError);

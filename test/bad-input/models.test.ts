@@ -12,7 +12,10 @@ const echo = doing("echo", (input) => ({ seen: input, plain: Object.getPrototype
 
 const silent = cases.add("silent", ["", { text: " \n" }, { reasoning: "Hm." }]);
 const recovers = cases.add("recovers", ["", calls("echo"), "", "", "At last."], { tools: [echo] });
-const cutOff = cases.add("cut-off", Array.from({ length: 3 }, () => ({ text: "and then", finish: "length" as const })));
+const cutOff = cases.add(
+  "cut-off",
+  Array.from({ length: 3 }, () => ({ text: "and then", finish: "length" as const })),
+);
 const filtered = cases.add("filtered", [{ text: "I", finish: "content_filter" }]);
 const unknownTool = cases.add("unknown-tool", [calls("rm_rf"), "Sorry."], { tools: [echo] });
 const noTools = cases.add("no-tools", [calls("echo"), "Sorry."]);
@@ -49,12 +52,16 @@ const overWire = (["openai-chat", "anthropic", "openai-responses"] as const).fla
     name,
     protocol,
     want,
-    agent: cases.addHttp(`args-${name.replaceAll("_", "-")}-${protocol}`, protocol, [{ toolCalls: [{ name: "echo", arguments: want.text }] }, { text: "I see." }], { tools: [echo] }),
+    agent: cases.addHttp(`args-${name.replaceAll("_", "-")}-${protocol}`, protocol, [{ toolCalls: [{ name: "echo", arguments: want.text }] }, { text: "I see." }], {
+      tools: [echo],
+    }),
   })),
 );
 const texts = (["openai-chat", "anthropic", "openai-responses"] as const).map((protocol) => ({
   protocol,
-  agent: cases.addHttp(`text-${protocol}`, protocol, [{ text: "a\u0000b \uD83D c 😀 \u2028", toolCalls: [{ name: "echo", arguments: "{}" }] }, { text: "I see." }], { tools: [echo] }),
+  agent: cases.addHttp(`text-${protocol}`, protocol, [{ text: "a\u0000b \uD83D c 😀 \u2028", toolCalls: [{ name: "echo", arguments: "{}" }] }, { text: "I see." }], {
+    tools: [echo],
+  }),
 }));
 
 cases.openOn(database.url);
@@ -84,9 +91,16 @@ describe("answers that are no answers", () => {
     await cases.lab.intact(run.id);
   });
 
-  it("cut off at the output limit, again and again: RESPONSE_TRUNCATED", () => failsWith(cutOff, "RESPONSE_TRUNCATED", /told 2 times/));
-  it("withheld by the provider: CONTENT_FILTERED", () => failsWith(filtered, "CONTENT_FILTERED", /content filter/));
-  it("larger than one event may be: a failure that names size, limit and setting", () => failsWith(verbose, "PROVIDER_BAD_RESPONSE", /over the inline limit of 65536 bytes.*inlinePayloadBytes/));
+  it("cut off at the output limit, again and again: RESPONSE_TRUNCATED", async () => {
+    expect(payloads((await failsWith(cutOff, "RESPONSE_TRUNCATED", /told 2 times/)).events, "model.corrected")).toHaveLength(2);
+  });
+  it("withheld by the provider: CONTENT_FILTERED", async () => {
+    expect((await failsWith(filtered, "CONTENT_FILTERED", /content filter/)).status.turn).toBe(1);
+  });
+  it("larger than one event may be: a failure that names size, limit and setting", async () => {
+    const run = await failsWith(verbose, "PROVIDER_BAD_RESPONSE", /over the inline limit of 65536 bytes.*inlinePayloadBytes/);
+    expect(typesOf(run.events)).not.toContain("model.responded");
+  });
 
   it("the smallest limit that can be set still lets a run answer", async () => {
     expect((await cases.outcome(smallLimit.agent)).status).toMatchObject({ state: "completed", output: "short" });
@@ -134,7 +148,15 @@ describe("calls that cannot be made", () => {
 
   it("the same id three times in one answer: each call keeps its own result", async () => {
     const run = await cases.outcome(sameIds.agent);
-    expect(payloads(run.events, "tool.completed").map(({ index, output }) => [index, output.seen.n]).toSorted()).toEqual([[0, 1], [1, 2], [2, 3]]);
+    expect(
+      payloads(run.events, "tool.completed")
+        .map(({ index, output }) => [index, output.seen.n])
+        .toSorted(([a], [b]) => a - b),
+    ).toEqual([
+      [0, 1],
+      [1, 2],
+      [2, 3],
+    ]);
     await cases.lab.intact(run.id);
   });
 

@@ -14,14 +14,34 @@ const submit = (input: object) => calls("submit_output", input as never);
 
 const native = cases.add("native", [JSON.stringify(right)], { output }, { structuredOutput: true });
 const nativeLearns = cases.add("native-learns", ["It is 42.", '{"total":"42"}', JSON.stringify(right)], { output }, { structuredOutput: true });
-const nativeNever = cases.add("native-never", Array.from({ length: 3 }, () => '{"total":-1}'), { output }, { structuredOutput: true });
+const nativeNever = cases.add(
+  "native-never",
+  Array.from({ length: 3 }, () => '{"total":-1}'),
+  { output },
+  { structuredOutput: true },
+);
 const submitted = cases.add("submitted", [calls("lookup"), submit(right)], { output, tools: [lookup] });
 const submitLearns = cases.add("submit-learns", [submit({ total: "42" }), submit({}), submit(right)], { output });
-const submitNever = cases.add("submit-never", Array.from({ length: 3 }, () => submit({ total: -1 })), { output });
+const submitNever = cases.add(
+  "submit-never",
+  Array.from({ length: 3 }, () => submit({ total: -1 })),
+  { output },
+);
 const answersText = cases.add("answers-text", ["The total is 42.", submit(right)], { output });
 const answersJson = cases.add("answers-json", [JSON.stringify(right)], { output });
 const besides = cases.add("besides", [{ toolCalls: [{ name: "lookup" }, { name: "submit_output", input: right }] }], { output, tools: [lookup] });
-const twice = cases.add("twice", [{ toolCalls: [{ name: "submit_output", input: { total: 1 } }, { name: "submit_output", input: { total: 2 } }] }], { output });
+const twice = cases.add(
+  "twice",
+  [
+    {
+      toolCalls: [
+        { name: "submit_output", input: { total: 1 } },
+        { name: "submit_output", input: { total: 2 } },
+      ],
+    },
+  ],
+  { output },
+);
 const broken = cases.add("broken", [{ toolCalls: [{ name: "submit_output", arguments: "{" }] }, submit(right)], { output });
 const wire = (["openai-chat", "anthropic", "openai-responses"] as const).map((protocol) => ({
   protocol,

@@ -16,7 +16,9 @@ const soon = { "retry-after-ms": "20" };
 const per = <T>(make: (protocol: (typeof protocols)[number]) => T) => protocols.map((protocol) => ({ protocol, ...make(protocol) }));
 
 const limited = per((protocol) => ({
-  agent: cases.addHttp(`limited-${protocol}`, protocol, [...Array.from({ length: 4 }, () => ({ error: { status: 429, headers: soon } })), ok], { limits: { ...limits, modelAttempts: 1 } }),
+  agent: cases.addHttp(`limited-${protocol}`, protocol, [...Array.from({ length: 4 }, () => ({ error: { status: 429, headers: soon } })), ok], {
+    limits: { ...limits, modelAttempts: 1 },
+  }),
 }));
 const waits = cases.later(cases.addHttp("waits", "anthropic", [{ error: { status: 429, headers: { "retry-after": "3" } } }, ok], { limits }));
 const overloaded = cases.addHttp("overloaded", "anthropic", [{ error: { status: 529, code: "overloaded_error", headers: soon } }, ok], { limits });
@@ -27,13 +29,33 @@ const overflow = per((protocol) => ({
   agent: cases.addHttp(
     `overflow-${protocol}`,
     protocol,
-    [{ error: protocol === "anthropic" ? { status: 400, message: "prompt is too long: 210000 tokens > 200000 maximum" } : { status: 400, code: "context_length_exceeded", message: "This model's maximum context length is 128000 tokens." } }],
+    [
+      {
+        error:
+          protocol === "anthropic"
+            ? { status: 400, message: "prompt is too long: 210000 tokens > 200000 maximum" }
+            : { status: 400, code: "context_length_exceeded", message: "This model's maximum context length is 128000 tokens." },
+      },
+    ],
     { limits },
   ),
 }));
-const cut = per((protocol) => ({ agent: cases.addHttp(`cut-${protocol}`, protocol, [{ text: "Half of an ans", cutAfterEvents: 3 }, { text: "Half of an answer that is longer than a few of the pieces", cutAfterEvents: 3, cutBy: "end" }, ok], { limits: { ...limits, modelAttempts: 3 } }) }));
-const midway = per((protocol) => ({ agent: cases.addHttp(`midway-${protocol}`, protocol, [{ text: "Half of", error: { status: 529, code: "overloaded_error", message: "Overloaded", afterEvents: 3 } }, ok], { limits }) }));
-const slow = per((protocol) => ({ agent: cases.addHttp(`slow-${protocol}`, protocol, [{ hang: true }, { text: "so slow", hang: 2 }], { limits: { modelAttempts: 2, modelTimeoutMs: 150 } }) }));
+const cut = per((protocol) => ({
+  agent: cases.addHttp(
+    `cut-${protocol}`,
+    protocol,
+    [{ text: "Half of an ans", cutAfterEvents: 3 }, { text: "Half of an answer that is longer than a few of the pieces", cutAfterEvents: 3, cutBy: "end" }, ok],
+    { limits: { ...limits, modelAttempts: 3 } },
+  ),
+}));
+const midway = per((protocol) => ({
+  agent: cases.addHttp(`midway-${protocol}`, protocol, [{ text: "Half of", error: { status: 529, code: "overloaded_error", message: "Overloaded", afterEvents: 3 } }, ok], {
+    limits,
+  }),
+}));
+const slow = per((protocol) => ({
+  agent: cases.addHttp(`slow-${protocol}`, protocol, [{ hang: true }, { text: "so slow", hang: 2 }], { limits: { modelAttempts: 2, modelTimeoutMs: 150 } }),
+}));
 const html = cases.addHttp("html", "openai-chat", [{ error: { status: 502, body: "<html>Bad gateway</html>", headers: soon } }, ok], { limits });
 
 cases.answerHttp(httpModel("openai-chat", "first"), [{ error: { status: 503, headers: soon } }]);
@@ -107,7 +129,11 @@ describe("what passes", () => {
     const { run, failed } = await failures(fallback);
     expect(run.status).toMatchObject({ state: "completed", output: "Done." });
     expect(failed).toHaveLength(2);
-    expect(payloads(run.events, "model.requested").map(({ model }) => model)).toEqual([httpModel("openai-chat", "first"), httpModel("openai-chat", "first"), httpModel("anthropic", "second")]);
+    expect(payloads(run.events, "model.requested").map(({ model }) => model)).toEqual([
+      httpModel("openai-chat", "first"),
+      httpModel("openai-chat", "first"),
+      httpModel("anthropic", "second"),
+    ]);
   });
 });
 

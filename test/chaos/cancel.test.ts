@@ -1,6 +1,6 @@
 /** Cancelling from another process: what is in flight stops within a second, and nothing follows in the journal. */
 import { expect, it } from "vitest";
-import { agent, type Agent } from "../../src/agents/agent.ts";
+import { agent } from "../../src/agents/agent.ts";
 import { createCapstan } from "../../src/main.ts";
 import { startModelServer } from "../../src/testing/model-server/index.ts";
 import { createTestDatabase } from "../support/database.ts";
@@ -11,20 +11,29 @@ const database = await createTestDatabase();
 const bench = faultBench(database.url);
 const { db } = bench;
 
-const ledger = async (runId: string) => (await db.query<{ kind: string; outcome: string; turn: number; attempt: number; estimated: boolean }>("select kind, outcome, turn, attempt, estimated from capstan.usage_ledger where run_id = $1", [runId])).rows;
+const ledger = async (runId: string) =>
+  (
+    await db.query<{ kind: string; outcome: string; turn: number; attempt: number; estimated: boolean }>(
+      "select kind, outcome, turn, attempt, estimated from capstan.usage_ledger where run_id = $1",
+      [runId],
+    )
+  ).rows;
 
 it("closes the model's connection within 1 s, and the ledger tells of the call (dbos-inc/dbos-transact-golang #443)", { timeout: 60_000 }, async () => {
   await using server = await startModelServer({ respond: () => ({ text: "never", hang: 2 }) });
-  const asking = agent({ name: "asking", model: "anthropic:test-model", instructions: "wait"});
+  const asking = agent({ name: "asking", model: "anthropic:test-model", instructions: "wait" });
   const capstan = createCapstan({
     connectionString: database.url,
-    agents: [asking as unknown as Agent],
-    models: { env: { ANTHROPIC_API_KEY: "test" }, baseUrls: { anthropic: server.anthropicBaseUrl } },
+    agents: [asking],
+    env: { ANTHROPIC_API_KEY: "test" },
+    models: { baseUrls: { anthropic: server.anthropicBaseUrl } },
   });
   try {
     await capstan.startWorker({ pool: "asking" });
     const handle = await capstan.enqueue(asking, "go", { pool: "asking" });
-    const request = await eventually("the server sees the request", () => server.requests[0], { describe: async () => JSON.stringify([server.refused, await handle.status(), (await readJournal(db, handle.id)).map(({ event }) => event)]) });
+    const request = await eventually("the server sees the request", () => server.requests[0], {
+      describe: async () => JSON.stringify([server.refused, await handle.status(), (await readJournal(db, handle.id)).map(({ event }) => event)]),
+    });
     // The commit of the request lies before the call, so the run is held and its journal has two events by now.
     const cancelledAt = performance.now();
     expect(await capstan.run(handle.id).cancel("not needed")).toBe(true);

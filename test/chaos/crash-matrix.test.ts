@@ -7,7 +7,7 @@ import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import pg from "pg";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, describe, expect, it } from "vitest";
 import { enqueueRun } from "../../src/client/enqueue.ts";
 import { failpoints, type Failpoint } from "../../src/engine/failpoints.ts";
 import { definitionSha } from "../../src/store/definitions.ts";
@@ -46,7 +46,9 @@ interface Cell {
 
 const cells: Cell[] = isFull
   ? failpoints.flatMap((failpoint, f) =>
-      names.flatMap((name, s) => [false, true].map((sticky): Cell => ({ failpoint, hit: 1 + ((f + s) % 3), scenarios: [name], sticky, second: (f + s) % 4 === 3 ? "together" : "after" }))),
+      names.flatMap((name, s) =>
+        [false, true].map((sticky): Cell => ({ failpoint, hit: 1 + ((f + s) % 3), scenarios: [name], sticky, second: (f + s) % 4 === 3 ? "together" : "after" })),
+      ),
     )
   : failpoints.map((failpoint, f): Cell => ({ failpoint, hit: 1 + (f % 2), scenarios: names, sticky: f % 3 === 1, second: "after" }));
 
@@ -88,8 +90,10 @@ function cleanWorker(pool: string, sticky: boolean, settings = quickSettings) {
     agents: Object.values(known).map(({ agent }) => agent),
     models: catalogueOf(chaosModel(scripts, note)),
     pool,
-    settings: { ...settings, // Two turns: what lies between turns is met within a job and between jobs.
-      stickyTurns: sticky ? { turns: 2, ms: 10_000 } : undefined },
+    settings: {
+      ...settings, // Two turns: what lies between turns is met within a job and between jobs.
+      stickyTurns: sticky ? { turns: 2, ms: 10_000 } : undefined,
+    },
   });
 }
 
@@ -126,7 +130,7 @@ async function runCell(cell: Cell, id: number): Promise<string[]> {
   return problems;
 }
 
-beforeAll(async () => {
+it("records the same journal in both ways of handing over, undisturbed", { timeout: 300_000 }, async () => {
   for (const sticky of [false, true]) {
     const pool = `reference-${sticky}`;
     const runs = await enqueueAll(pool, names, 1);

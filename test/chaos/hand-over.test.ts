@@ -118,7 +118,7 @@ it.each([
   await fitting.stop();
 });
 
-it("a run that old code parked while a fitting worker was there already is taken up by that worker (a rolling deploy)", { timeout: 60_000 }, async () => {
+it("a run that old code parked while a fitting worker was there already is taken up by that worker (a rolling deploy)", { timeout: 150_000 }, async () => {
   const pool = "rolling";
   const unfit = await bench.worker(pool, { agents: [variant("without the tool")] });
   const runId = await bench.enqueue("one-tool", { pool });
@@ -128,6 +128,7 @@ it("a run that old code parked while a fitting worker was there already is taken
   // And one that it parks from now on, when no worker starts any more.
   const late = await Promise.all(Array.from({ length: 4 }, () => bench.enqueue("one-tool", { pool })));
   for (const id of late) await bench.until(id, "a later run ends", ended, 45_000);
+  for (const id of [runId, ...late]) expect(await bench.breaches(id)).toEqual([]);
   await Promise.all([unfit.stop(), fitting.stop()]);
 });
 
@@ -135,9 +136,15 @@ it("an older worker leaves a run with an event that it does not know, and says E
   const pool = "unknown";
   const newer = await bench.enqueue("long", { pool });
   const asOfTomorrow = await bench.enqueue("long", { pool });
-  await db.query("insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, payload) values ($1, now(), 1, 2, 0, 0, 0, 2, 1, 0, 'run.enchanted', '{}')", [newer]);
+  await db.query(
+    "insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, payload) values ($1, now(), 1, 2, 0, 0, 0, 2, 1, 0, 'run.enchanted', '{}')",
+    [newer],
+  );
   await db.query("update capstan.runs set next_seq = 3 where id = $1", [newer]);
-  await db.query("insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, payload) values ($1, now(), 1, 2, 0, 0, 0, 2, 9, 0, 'input.applied', '{}')", [asOfTomorrow]);
+  await db.query(
+    "insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, payload) values ($1, now(), 1, 2, 0, 0, 0, 2, 9, 0, 'input.applied', '{}')",
+    [asOfTomorrow],
+  );
   await db.query("update capstan.runs set next_seq = 3 where id = $1", [asOfTomorrow]);
   const lines: string[] = [];
   const quiet = (): void => {};

@@ -23,12 +23,18 @@ export interface RunFacts {
 }
 
 export async function runFacts(db: pg.Pool, runId: string): Promise<RunFacts> {
-  const { rows } = await db.query<RunFacts>("select state, wait_reason, worker_id, fencing_token, next_seq, crash_count, inbox_pending, turn from capstan.runs where id = $1", [runId]);
+  const { rows } = await db.query<RunFacts>("select state, wait_reason, worker_id, fencing_token, next_seq, crash_count, inbox_pending, turn from capstan.runs where id = $1", [
+    runId,
+  ]);
   return rows[0] as RunFacts;
 }
 
 /** Looks again until `ready` gives something. The error says what was seen last. */
-export async function eventually<T>(what: string, ready: () => Promise<T | undefined | false> | T | undefined | false, { withinMs = 30_000, describe }: { withinMs?: number; describe?: () => Promise<string> | string } = {}): Promise<T> {
+export async function eventually<T>(
+  what: string,
+  ready: () => Promise<T | undefined | false> | T | undefined | false,
+  { withinMs = 30_000, describe }: { withinMs?: number; describe?: () => Promise<string> | string } = {},
+): Promise<T> {
   const deadline = performance.now() + withinMs;
   for (;;) {
     const seen = await ready();
@@ -73,7 +79,13 @@ export function essence(events: readonly CapstanEvent[], onceTools: ReadonlySet<
       shapes.push({ type, turn, model, render, breakpoints, ...(turn <= interruptedFrom ? { hash, size_bytes } : {}) });
     } else if (type === "tool.completed" || type === "tool.failed" || type === "tool.interrupted") {
       const { call_id, index, name } = event.payload;
-      const end: Shape = onceTools.has(name) ? {} : type === "tool.completed" ? { output: event.payload.output } : type === "tool.failed" ? { error: event.payload.error as unknown as JsonValue } : { interrupted: true };
+      const end: Shape = onceTools.has(name)
+        ? {}
+        : type === "tool.completed"
+          ? { output: event.payload.output }
+          : type === "tool.failed"
+            ? { error: event.payload.error as unknown as JsonValue }
+            : { interrupted: true };
       shapes.push({ type: onceTools.has(name) ? "tool end" : type, turn, call_id, index, name, ...end });
     } else if (type === "model.responded") {
       const { content, finish, announced } = event.payload;
@@ -84,9 +96,9 @@ export function essence(events: readonly CapstanEvent[], onceTools: ReadonlySet<
 }
 
 function sortResults(shapes: readonly Shape[]): Shape[] {
-  const isEnd = (shape: Shape | undefined): boolean => shape !== undefined && String(shape["type"]).startsWith("tool");
+  const isEnd = (shape: Shape | undefined): boolean => shape !== undefined && /^tool/.test(shape["type"] as string);
   const out: Shape[] = [];
-  for (let i = 0; i < shapes.length; ) {
+  for (let i = 0; i < shapes.length;) {
     let end = i + 1;
     while (isEnd(shapes[i]) && isEnd(shapes[end])) end++;
     out.push(...shapes.slice(i, end).toSorted((a, b) => Number(a["index"]) - Number(b["index"])));

@@ -57,7 +57,7 @@ export function scenarios(note: NoteEffect): Record<keyof typeof scripts, Scenar
     },
   });
   const chaosAgent = (name: string, tools: NonNullable<Parameters<typeof agent>[0]["tools"]>, more: Partial<Parameters<typeof agent>[0]> = {}): Agent =>
-    agent({ name, model: CHAOS_MODEL, instructions: name, tools, warnTranscriptBytes: 150, onWarn() {}, ...more }) as Agent;
+    agent<z.ZodType, z.ZodType>({ name, model: CHAOS_MODEL, instructions: name, tools, warnTranscriptBytes: 150, onWarn() {}, ...more });
   return {
     answers: { agent: chaosAgent("answers", []), inputs: [] },
     conversation: { agent: chaosAgent("conversation", [], { interactive: true }), inputs: ["second", "third"] },

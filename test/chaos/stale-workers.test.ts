@@ -8,7 +8,8 @@ const database = await createTestDatabase();
 const bench = faultBench(database.url);
 const { db } = bench;
 
-const workerRow = async (id: string) => (await db.query<{ ended_at: Date | null; end_reason: string | null }>("select ended_at, end_reason from capstan.workers where id = $1", [id])).rows[0];
+const workerRow = async (id: string) =>
+  (await db.query<{ ended_at: Date | null; end_reason: string | null }>("select ended_at, end_reason from capstan.workers where id = $1", [id])).rows[0];
 
 it("SIGSTOP for longer than the lease: the worker that wakes appends nothing and goes on under a new incarnation (earendil-works/absurd #144)", { timeout: 120_000 }, async () => {
   const pool = "stopped";
@@ -62,8 +63,15 @@ it("a tool that blocks the event loop ends its process; after three the run is p
   for (const other of others) await bench.until(other, "another run ends", ended);
   expect(healthy.isAlive()).toBe(true);
   // Nobody touched it again.
-  expect(bench.effects(runId).filter(({ kind }) => kind === "idempotent").map(({ pid }) => pid)).toEqual(victims.map(({ pid }) => pid));
-  for (const id of [runId, ...others]) expect(await bench.breaches(id)).toEqual([]);
+  expect(
+    bench
+      .effects(runId)
+      .filter(({ kind }) => kind === "idempotent")
+      .map(({ pid }) => pid),
+  ).toEqual(victims.map(({ pid }) => pid));
+  for (const id of others) expect(await bench.breaches(id)).toEqual([]);
+  // Its call stays open: nothing that was done is claimed to be known.
+  expect(await bench.breaches(runId)).toEqual(victims.map(({ pid }) => `idempotent c0_0 by ${pid} is in no journal`));
   await healthy.stop();
 });
 

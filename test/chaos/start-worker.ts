@@ -6,6 +6,7 @@ import type { Log, WarnSink } from "../../src/engine/ports.ts";
 import { PostgresDefinitionStore } from "../../src/store/definitions.ts";
 import { defaultNames } from "../../src/store/names.ts";
 import { createPool } from "../../src/store/pool.ts";
+import { untilConnected } from "../../src/store/until-connected.ts";
 import { silentLog } from "../../src/telemetry/log.ts";
 import { noTracing } from "../../src/telemetry/no-tracing.ts";
 import { startWorker, type RunningWorker } from "../../src/worker.ts";
@@ -28,7 +29,10 @@ export const quickSettings: Partial<WorkerSettings> = { leaseMs: 1_200, heartbea
 export async function startTestWorker({ url, agents, models, pool = "turn", settings = quickSettings, log = silentLog, onWarn }: TestWorkerOptions): Promise<RunningWorker> {
   const db = createPool({ connectionString: url, max: 1, applicationName: "capstan definitions", log });
   const definitions = new PostgresDefinitionStore(db, same);
-  for (const { definition } of agents) await definitions.register(definition);
+  const outage = { log, signal: new AbortController().signal };
+  await untilConnected(outage, "registering definitions", async () => {
+    for (const { definition } of agents) await definitions.register(definition);
+  });
   const worker = await startWorker({
     connectionString: url,
     directConnectionString: url,

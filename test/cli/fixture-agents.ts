@@ -24,7 +24,13 @@ const model: Model = {
   },
 };
 
-const lookUp = tool({ name: "look_up", description: "Looks a key up.", input: z.object({ key: z.string() }), effect: "read", execute: ({ key }) => ({ found: `\u001B[31m${key}\u001B[0m` }) });
+const lookUp = tool({
+  name: "look_up",
+  description: "Looks a key up.",
+  input: z.object({ key: z.string() }),
+  effect: "read",
+  execute: ({ key }) => ({ found: `\u001B[31m${key}\u001B[0m` }),
+});
 
 /** Ends when the file named by CAPSTAN_TEST_GATE is there, so that a test decides when. */
 const waitForGate = tool({

@@ -90,7 +90,11 @@ export function startCapstan(args: readonly string[], options: CliOptions = {}):
 
 function start(args: readonly string[], { env = {}, cwd }: CliOptions): ChildProcessByStdio<Writable, Readable, Readable> {
   const inherited = Object.entries(process.env).filter(([name]) => !/^(VITEST|CAPSTAN_|DATABASE_URL|OTEL_|PG)/.test(name));
-  return spawn(process.execPath, [cli, ...args], { stdio: ["pipe", "pipe", "pipe"], env: { ...Object.fromEntries(inherited), NODE_NO_WARNINGS: "1", ...env }, ...(cwd === undefined ? {} : { cwd }) });
+  return spawn(process.execPath, [cli, ...args], {
+    stdio: ["pipe", "pipe", "pipe"],
+    env: { ...Object.fromEntries(inherited), NODE_NO_WARNINGS: "1", ...env },
+    ...(cwd === undefined ? {} : { cwd }),
+  });
 }
 
 /** Every line of NDJSON. */

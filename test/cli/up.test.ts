@@ -26,7 +26,7 @@ function processesOf(pid: number): string[] {
     .split("\n")
     .map((line) => /^\s*(\d+)\s+(\d+)\s+(.*)$/.exec(line) as RegExpExecArray);
   const family = new Set([String(pid)]);
-  for (let grown = true; grown; ) {
+  for (let grown = true; grown;) {
     const before = family.size;
     for (const [, child = "", parent = ""] of rows) if (family.has(parent)) family.add(child);
     grown = family.size > before;
@@ -42,7 +42,7 @@ describe("up", () => {
     expect(await embeddedPostgresStatus(postgres)).toEqual({ running: false });
   });
 
-  it("brings a server, the schema and a worker up, and at Ctrl-C takes all of it down", async () => {
+  it("brings a server, the schema and a worker up, and at Ctrl-C takes all of it down", { timeout: 180_000 }, async () => {
     const up = startCapstan(["up", "--agents", fixtureAgents], { env, cwd: folder });
     const ready = await up.nextEvent();
     expect(ready).toMatchObject({ event: "ready", agents: ["auditor", "talker", "helper"], runs: 0, postgres: { embedded: true } });
@@ -66,7 +66,7 @@ describe("up", () => {
     expect((await embeddedPostgresStatus(postgres)).running).toBe(false);
   });
 
-  it("finds the data again, and at a second signal exits at once and lets the server go", async () => {
+  it("finds the data again, and at a second signal exits at once and lets the server go", { timeout: 180_000 }, async () => {
     const up = startCapstan(["up", "--agents", fixtureAgents], { env, cwd: folder });
     const ready = await up.nextEvent();
     expect(ready).toMatchObject({ event: "ready", runs: 1, open: 0 });

@@ -44,7 +44,13 @@ describe("words for people", () => {
 describe("what users write", () => {
   it("is JSON when it looks and parses like it, else text", async () => {
     const read = (text: string | undefined, form = {}) => readInput(text, form);
-    expect(await Promise.all(['{"a": 1}', "[draft] a letter", "42", '"quoted"', undefined].map((text) => read(text)))).toEqual([{ a: 1 }, "[draft] a letter", "42", "quoted", null]);
+    expect(await Promise.all(['{"a": 1}', "[draft] a letter", "42", '"quoted"', undefined].map((text) => read(text)))).toEqual([
+      { a: 1 },
+      "[draft] a letter",
+      "42",
+      "quoted",
+      null,
+    ]);
     expect(await read('{"a": 1}', { text: true })).toBe('{"a": 1}');
     expect(await read("42", { asJson: true })).toBe(42);
     await expect(read("{", { asJson: true })).rejects.toMatchObject({ code: "USAGE", exitCode: 2 });
@@ -96,7 +102,10 @@ describe("the commands", () => {
 
   it("all take --json, have a summary and examples", () => {
     for (const command of all) {
-      expect(command.options.map(({ long }) => long), command.name()).toContain("--json");
+      expect(
+        command.options.map(({ long }) => long),
+        command.name(),
+      ).toContain("--json");
       expect(command.summary(), command.name()).not.toBe("");
       let help = "";
       command.configureOutput({ writeOut: (text) => (help += text) }).outputHelp();

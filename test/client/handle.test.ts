@@ -6,7 +6,7 @@ import { RunHandle } from "../../src/client/handle.ts";
 import { ResultPoller } from "../../src/client/result-poller.ts";
 import { createPool } from "../../src/store/pool.ts";
 import { scriptedModel } from "../../src/testing/scripted-model.ts";
-import { openLab, payloads, until, type Lab } from "../engine/harness.ts";
+import { collect, openLab, payloads, until, type Lab } from "../engine/harness.ts";
 import { startProxy } from "../engine/proxy.ts";
 import { createTestDatabase } from "../support/database.ts";
 import { calls, doing } from "../bad-input/cases.ts";
@@ -18,8 +18,14 @@ const hanging = agent({ name: "hanging", model: "scripted:hanging", instructions
 const many = agent({ name: "many", model: "scripted:many", instructions: "Take many turns.", tools: [doing("step", () => "stepped")] });
 const models = [
   scriptedModel(["Quick."], { name: "scripted:quick", by: "turn" }),
-  scriptedModel(Array.from({ length: 9 }, () => ({ failure: { code: "PROVIDER_AUTH" as const, message: "no such key" } })), { name: "scripted:fails" }),
-  scriptedModel(Array.from({ length: 9 }, () => ({ hang: true })), { name: "scripted:hanging" }),
+  scriptedModel(
+    Array.from({ length: 9 }, () => ({ failure: { code: "PROVIDER_AUTH" as const, message: "no such key" } })),
+    { name: "scripted:fails" },
+  ),
+  scriptedModel(
+    Array.from({ length: 9 }, () => ({ hang: true })),
+    { name: "scripted:hanging" },
+  ),
   scriptedModel([...Array.from({ length: 30 }, () => calls("step")), "Finished."], { name: "scripted:many", by: "turn" }),
 ];
 let lab: Lab;
@@ -29,7 +35,11 @@ beforeAll(async () => {
 afterAll(() => lab[Symbol.asyncDispose]());
 
 const nobody = "01900000-0000-7000-8000-000000000000";
-const thrown = (promise: Promise<unknown>) => promise.then(() => undefined, (error: unknown) => error);
+const thrown = (promise: Promise<unknown>) =>
+  promise.then(
+    () => undefined,
+    (error: unknown) => error,
+  );
 
 describe("a run's result", () => {
   it("is the output", async () => expect(await (await lab.capstan.enqueue(quick, "go")).result({ timeoutMs: 20_000 })).toBe("Quick."));
@@ -99,7 +109,7 @@ describe("a run's events", () => {
     const handle = await lab.capstan.enqueue(many, "go");
     const seqs: number[] = [];
     let after = 0;
-    for (let ended = false; !ended; ) {
+    for (let ended = false; !ended;) {
       let taken = 0;
       for await (const event of lab.capstan.run(handle.id).events({ after })) {
         seqs.push(event.seq);
@@ -149,7 +159,7 @@ describe("a run that does not exist", () => {
     ["status", () => handle().status()],
     ["send", () => handle().send("x")],
     ["cancel", () => handle().cancel()],
-    ["events", () => Array.fromAsync(handle().events())],
+    ["events", () => collect(handle().events())],
     ["result", () => handle().result({ timeoutMs: 5_000 })],
   ])("%s: RUN_MISSING, by name", async (_, ask) => {
     const error = await thrown(ask());
@@ -175,7 +185,7 @@ it("a process survives its database going away: waits go on, calls fail by name,
   await using away = await openLab(proxy.url, { agents: [quick], idle: true });
   const handle = await away.capstan.enqueue(quick, "later", { runAt: new Date(Date.now() + 1_500) });
   const result = handle.result({ timeoutMs: 30_000 });
-  const following = Array.fromAsync(handle.events());
+  const following = collect(handle.events());
   await until("the follower to be connected", () => proxy.connections > 0);
   proxy.cut();
   expect(await thrown(handle.status())).toMatchObject({ code: "DATABASE_UNAVAILABLE", retryable: true });

@@ -6,7 +6,7 @@ import type { RunEvent } from "../../src/client/handle.ts";
 import { scriptedModel } from "../../src/testing/scripted-model.ts";
 import { openLab, payloads, typesOf, until, type Lab } from "../engine/harness.ts";
 import { createTestDatabase } from "../support/database.ts";
-import { calls, doing } from "../bad-input/cases.ts";
+import { doing } from "../bad-input/cases.ts";
 
 const database = await createTestDatabase();
 
@@ -31,7 +31,12 @@ class Gate {
 const [toolGate, answerGate, fullGate, cancelGate] = [new Gate(), new Gate(), new Gate(), new Gate()];
 const executed: string[] = [];
 const chat = agent({ name: "chat", model: "scripted:chat", instructions: "Chat.", interactive: true });
-const steered = agent({ name: "steered", model: "scripted:steered", instructions: "Work.", tools: [doing("work", () => toolGate.pass().then(() => "worked")), doing("other", () => "other")] });
+const steered = agent({
+  name: "steered",
+  model: "scripted:steered",
+  instructions: "Work.",
+  tools: [doing("work", () => toolGate.pass().then(() => "worked")), doing("other", () => "other")],
+});
 const late = agent({ name: "late", model: "scripted:late", instructions: "Answer." });
 const full = agent({ name: "full", model: "scripted:full", instructions: "Answer." });
 const stopped = agent({
@@ -87,6 +92,17 @@ describe("an interactive run", () => {
     expect(status.wait_reason).toBe("input");
     expect(textsOf(await first.events(run.id))).toEqual(["and now?"]);
     await first.intact(run.id);
+  });
+
+  it("takes what was sent in one transaction in the order in which it was sent", async () => {
+    const run = await lab.run(chat, "hello");
+    const client = await lab.db.connect();
+    await client.query("begin");
+    await client.query("select capstan.send($1, to_jsonb('message ' || n)) from generate_series(1, 12) n", [run.id]);
+    await client.query("commit");
+    client.release();
+    await answered(run.id, 2);
+    expect(textsOf(await lab.events(run.id))).toEqual(Array.from({ length: 12 }, (_, i) => `message ${i + 1}`));
   });
 
   it("takes a message once, however often it is sent under one key", async () => {

@@ -108,7 +108,11 @@ it("the caller's own rows and the run come together", async () => {
 });
 
 const run = promisify(execFile);
-const has = async (command: string, args: string[]): Promise<boolean> => await run(command, args).then(() => true, () => false);
+const has = async (command: string, args: string[]): Promise<boolean> =>
+  await run(command, args).then(
+    () => true,
+    () => false,
+  );
 const hasPsql = await has("psql", ["--version"]);
 const hasPsycopg = await has("python3", ["-c", "import psycopg"]);
 

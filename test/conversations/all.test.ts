@@ -54,7 +54,11 @@ describe.each(["openai-chat", "anthropic", "openai-responses"] as const)("record
 
   it("needed no second try and no correction", async () => {
     const odd = ["model.failed", "model.corrected", "tool.failed", "tool.interrupted"];
-    for (const { replay, runId } of driven) expect(typesOf(await lab.events(runId)).filter((type) => odd.includes(type)), replay.conversation.id).toEqual([]);
+    for (const { replay, runId } of driven)
+      expect(
+        typesOf(await lab.events(runId)).filter((type) => odd.includes(type)),
+        replay.conversation.id,
+      ).toEqual([]);
   });
 
   it("give every request again from Postgres: the canonical call, and the very bytes that the server received", async () => {

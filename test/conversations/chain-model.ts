@@ -13,7 +13,8 @@ export function recordedModel(name: string, { messages }: RecordedConversation):
     call(call) {
       const answer = answers[call.messages.filter((message) => message.role === "assistant").length];
       const content: AssistantPart[] = [{ type: "text", text: answer === undefined ? "The recorded conversation ends here." : (answer.content ?? "") }];
-      for (const { id, function: made } of answer?.tool_calls ?? []) content.push({ type: "tool_call", call_id: id, name: made.name, input: JSON.parse(made.arguments) as JsonValue });
+      for (const { id, function: made } of answer?.tool_calls ?? [])
+        content.push({ type: "tool_call", call_id: id, name: made.name, input: JSON.parse(made.arguments) as JsonValue });
       return Promise.resolve({
         kind: "responded",
         content: content.filter((part) => part.type !== "text" || part.text !== ""),

@@ -25,7 +25,12 @@ beforeAll(async () => {
   if (isFull) server = await startModelServer({ respond: respondFrom([replay]) });
   const catalogue = server && { env: { OPENAI_API_KEY: "key-o" }, baseUrls: { openai: server.openaiBaseUrl } };
   const models = isFull ? [] : [recordedModel(replay.agent.definition.model, conversation)];
-  lab = await openLab(database.url, { agents: [replay.agent], models, settings: { slots: 2, stickyTurns: { turns: 20, ms: 5_000 } }, ...(catalogue === undefined ? {} : { catalogue }) });
+  lab = await openLab(database.url, {
+    agents: [replay.agent],
+    models,
+    settings: { slots: 2, stickyTurns: { turns: 20, ms: 5_000 } },
+    ...(catalogue === undefined ? {} : { catalogue }),
+  });
   runId = (await drive(lab, [replay], 400_000))[0]?.runId ?? "";
 }, 420_000);
 

@@ -1,11 +1,20 @@
 /** Recorded conversations as agents, their model as a server that speaks the vendors' protocols, their users as a driver. */
 import { readFileSync } from "node:fs";
 import { z } from "zod";
-import { agent, type Agent } from "../../src/agents/agent.ts";
+import { agent } from "../../src/agents/agent.ts";
 import { tool } from "../../src/agents/tool.ts";
+import type { AnyAgent } from "../engine/harness.ts";
 import type { RunEvent } from "../../src/client/handle.ts";
 import { canonicalJson, type JsonValue } from "../../src/domain/json.ts";
-import { parseConversations, replayScript, type ModelRequest, type Protocol, type RecordedConversation, type ReplayScript, type ScriptedReply } from "../../src/testing/model-server/index.ts";
+import {
+  parseConversations,
+  replayScript,
+  type ModelRequest,
+  type Protocol,
+  type RecordedConversation,
+  type ReplayScript,
+  type ScriptedReply,
+} from "../../src/testing/model-server/index.ts";
 
 export type { RecordedConversation } from "../../src/testing/model-server/index.ts";
 
@@ -27,7 +36,7 @@ export interface Replay {
   readonly conversation: RecordedConversation;
   readonly protocol: Protocol;
   readonly script: ReplayScript;
-  readonly agent: Agent<never, unknown>;
+  readonly agent: AnyAgent;
   /** As the vendor's client writes it into the body. */
   readonly wireModel: string;
   /** What the user said at once, in order: recordings that were chained have two user messages side by side. */
@@ -37,11 +46,11 @@ export interface Replay {
 export function replayOf(conversation: RecordedConversation, protocol: Protocol, id = conversation.id): Replay {
   const script = replayScript(conversation);
   const model = modelNames[protocol](id);
-  const tools = script.tools.map((recorded) =>
+  const tools = script.tools.map(({ name: toolName, argumentNames }) =>
     tool({
-      name: recorded.name,
-      description: `The ${recorded.name} of the recording.`,
-      input: z.looseObject(Object.fromEntries(recorded.argumentNames.map((name) => [name, z.unknown().optional()]))),
+      name: toolName,
+      description: `The ${toolName} of the recording.`,
+      input: z.looseObject(Object.fromEntries(argumentNames.map((name) => [name, z.unknown().optional()]))),
       // A turn is one answer, so turn and place name the recorded call; ids repeat within these recordings.
       execute: (_input, { turn, idempotencyKey }) => script.resultOf(turn - 1, Number(idempotencyKey.split(":").at(-1))),
     }),
@@ -50,7 +59,7 @@ export function replayOf(conversation: RecordedConversation, protocol: Protocol,
     conversation,
     protocol,
     script,
-    agent: agent({ name: `${protocol}.${id}`, model, instructions: script.system, tools, interactive: true, warnTranscriptBytes: false }) as Agent<never, unknown>,
+    agent: agent({ name: `${protocol}.${id}`, model, instructions: script.system, tools, interactive: true, warnTranscriptBytes: false }),
     wireModel: model.slice(model.indexOf(":") + 1),
     inputs: inputsOf(conversation),
   };

@@ -21,6 +21,9 @@ import { defaultNames, namedSql, type SchemaNames } from "../../src/store/names.
 import { scriptedModel } from "../../src/testing/scripted-model.ts";
 import type { RunningWorker } from "../../src/worker.ts";
 
+/** What a lab needs of an agent, whatever its input and output. */
+export type AnyAgent = Omit<Agent, "types">;
+
 export interface LogLine {
   readonly level: "debug" | "info" | "warn" | "error";
   readonly fields: Readonly<Record<string, unknown>>;
@@ -28,7 +31,7 @@ export interface LogLine {
 }
 
 export interface LabOptions {
-  readonly agents: readonly Agent<never, unknown>[];
+  readonly agents: readonly AnyAgent[];
   /** In-process models, known by their names. */
   readonly models?: readonly Model[];
   readonly catalogue?: ModelCatalogueOptions;
@@ -46,7 +49,7 @@ export interface Lab extends AsyncDisposable {
   readonly worker: RunningWorker | undefined;
   startWorker(): Promise<RunningWorker>;
   /** Enqueues and waits until the run has ended or is parked for somebody outside. */
-  run(agent: Agent<never, unknown> | string, input: unknown, options?: EnqueueOptions): Promise<Settled>;
+  run(agent: AnyAgent | string, input: unknown, options?: EnqueueOptions): Promise<Settled>;
   settled(runId: string, timeoutMs?: number): Promise<RunStatusView>;
   events(runId: string): Promise<RunEvent[]>;
   /** Throws unless the run's journal is whole and gives every request again. */
@@ -72,7 +75,7 @@ export async function openLab(url: string, options: LabOptions): Promise<Lab> {
   const capstan = createCapstan({
     connectionString: url,
     names,
-    agents: [...options.agents, bystander as never],
+    agents: [...options.agents, bystander] as readonly Agent[],
     models: createModelCatalogue({ ...options.catalogue, models: { ...options.catalogue?.models, ...models } }),
     worker: { slots: 20, ...options.settings },
     observability: {
@@ -94,12 +97,13 @@ export async function openLab(url: string, options: LabOptions): Promise<Lab> {
     },
     startWorker: async () => (worker = await capstan.startWorker()),
     async run(agentOrName, input, enqueueOptions) {
-      const handle = typeof agentOrName === "string" ? await capstan.enqueue(agentOrName, input, enqueueOptions) : await capstan.enqueue(agentOrName as Agent, input, enqueueOptions);
+      const handle =
+        typeof agentOrName === "string" ? await capstan.enqueue(agentOrName, input, enqueueOptions) : await capstan.enqueue(agentOrName as Agent, input, enqueueOptions);
       const status = await lab.settled(handle.id);
       return { id: handle.id, handle: handle as RunHandle, status, events: await lab.events(handle.id) };
     },
     settled: (runId, timeoutMs = 20_000) => until(`run ${runId} to settle`, async () => restingStatus(await capstan.run(runId).status()), timeoutMs),
-    events: async (runId) => await Array.fromAsync(capstan.run(runId).events({ follow: false })),
+    events: async (runId) => await collect(capstan.run(runId).events({ follow: false })),
     async intact(runId, more = {}) {
       const report = await verifyRun({ runId, rows: reader.walk(runId), definition: (sha) => definitions.get(sha), ...more });
       expect(report.problems).toEqual([]);
@@ -123,6 +127,12 @@ export async function openLab(url: string, options: LabOptions): Promise<Lab> {
 function restingStatus(status: RunStatusView): RunStatusView | undefined {
   if (status.state === "queued" || status.state === "running") return undefined;
   return status.state === "waiting" && status.wait_reason === "retry" ? undefined : status;
+}
+
+export async function collect<T>(source: AsyncIterable<T>): Promise<T[]> {
+  const all: T[] = [];
+  for await (const item of source) all.push(item);
+  return all;
 }
 
 /** Asks again until there is an answer. */

@@ -6,9 +6,10 @@ import { exitCodes } from "../../src/cli/exit.ts";
 import { readConfig } from "../../src/config.ts";
 import { eventSchemas, waitReasons } from "../../src/domain/event.ts";
 import { failpoints } from "../../src/engine/failpoints.ts";
+import { genAi } from "../../src/telemetry/names.ts";
 import { VERSION } from "../../src/version.ts";
 import type { Command } from "commander";
-import { filesIn, readRoot, root } from "./sources.ts";
+import { filesIn, readRoot, root, sourceFiles } from "./sources.ts";
 
 const pages = [
   "README.md",
@@ -18,6 +19,9 @@ const pages = [
   ...["docs", "ops", "examples"].flatMap((folder) => filesIn(join(root, folder), ".md").map((name) => `${folder}/${name}`)),
 ];
 const manifest = JSON.parse(readRoot("package.json")) as { readonly version: string; readonly scripts: Readonly<Record<string, string>> };
+
+/** Look like variables and are none. */
+const notVariables = new Set(["CAPSTAN_STATE_GROWTH", "CAPSTAN_TOOL"]);
 
 /** First column of the tables of one section (or of the whole page), without its code marks. */
 function firstColumn(page: string, heading?: string): string[] {
@@ -117,6 +121,25 @@ describe("what documents list", () => {
       CAPSTAN_LOG_LEVEL: logLevel,
     };
     for (const [name, value] of Object.entries(defaults)) expect(listed).toContainEqual([name, value.toLocaleString("en")]);
+  });
+
+  it("has every variable that any file reads", () => {
+    const page = readRoot("docs/configuration.md");
+    const read = new Set(sourceFiles().flatMap((file) => readRoot(`src/${file}`).match(/\b(CAPSTAN|OTEL)_[A-Z_]*[A-Z]\b/g) ?? []));
+    expect([...read].filter((name) => !notVariables.has(name) && !page.includes(name))).toEqual([]);
+  });
+
+  it("has log sentences that the code says, and the span attributes that it sets", () => {
+    const code = sourceFiles()
+      .map((file) => readRoot(`src/${file}`))
+      .join("\n");
+    const page = readRoot("docs/telemetry.md");
+    const sentences = [...page.matchAll(/^\| (?:debug|info|warn|error) \| ([^|]*) \|/gm)].flatMap(([, cell = ""]) => cell.slice(1, -1).split("`, `"));
+    expect(sentences.length).toBeGreaterThan(10);
+    expect(sentences.filter((sentence) => !code.includes(sentence))).toEqual([]);
+    const { operation: _, ...attributes } = genAi;
+    expect(Object.values(attributes).filter((name) => !page.includes(`\`${name}\``))).toEqual([]);
+    expect([...page.matchAll(/`(gen_ai\.[\w.]+|capstan\.(?!runs|wishes|workers)\w+)`/g)].map(([, name = ""]) => name).filter((name) => !code.includes(`"${name}"`))).toEqual([]);
   });
 
   it("has every SQLSTATE that the functions raise, and the client a name for each", () => {

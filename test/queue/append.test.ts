@@ -8,8 +8,15 @@ const database = await createTestDatabase();
 const bench = queueBench(database.url);
 const { db } = bench;
 
-const events = async (runId: string) => (await db.query<{ seq: number; type: string; fencing_token: number }>("select seq, type, fencing_token from capstan.events where run_id = $1 order by seq", [runId])).rows;
-const row = async (runId: string) => (await db.query("select worker_id, fencing_token, next_seq, state from capstan.runs where id = $1", [runId])).rows[0] as { worker_id: string | null; fencing_token: number; next_seq: number; state: string };
+const events = async (runId: string) =>
+  (await db.query<{ seq: number; type: string; fencing_token: number }>("select seq, type, fencing_token from capstan.events where run_id = $1 order by seq", [runId])).rows;
+const row = async (runId: string) =>
+  (await db.query("select worker_id, fencing_token, next_seq, state from capstan.runs where id = $1", [runId])).rows[0] as {
+    worker_id: string | null;
+    fencing_token: number;
+    next_seq: number;
+    state: string;
+  };
 const wishes = async (runId: string) => (await db.query("select ready from capstan.wishes where run_id = $1", [runId])).rows;
 
 const sql = {

@@ -94,7 +94,7 @@ export function held(runId: string, token: number, expectedSeq: number, more: Pa
 
 /** Waits until a worker's backend (or one whose statement looks like this) waits for a lock. The server keeps only the beginning of long statements. */
 export async function untilBlocked(db: pg.Pool, like: string): Promise<number> {
-  for (const deadline = performance.now() + 15_000; ; ) {
+  for (const deadline = performance.now() + 15_000; ;) {
     const { rows } = await db.query<{ pid: number }>(
       "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and (query like $1 or application_name = $1) and pid <> pg_backend_pid()",
       [like],

@@ -12,7 +12,12 @@ const { db } = bench;
 await bench.worker();
 
 const jobs = async (pool: string) =>
-  (await db.query<{ run_id: string; priority: number }>("select p.payload ->> 'runId' as run_id, j.priority from graphile_worker.jobs j join graphile_worker._private_jobs p on p.id = j.id where j.task_identifier = $1 order by j.id", [`capstan/${pool}/plain`])).rows;
+  (
+    await db.query<{ run_id: string; priority: number }>(
+      "select p.payload ->> 'runId' as run_id, j.priority from graphile_worker.jobs j join graphile_worker._private_jobs p on p.id = j.id where j.task_identifier = $1 order by j.id",
+      [`capstan/${pool}/plain`],
+    )
+  ).rows;
 const wishCount = async (pool: string) => (await db.query<{ n: number }>("select count(*)::int as n from capstan.wishes where pool = $1", [pool])).rows[0]?.n;
 const dispatch = async (pool: string, room: number) => (await db.query<{ run_id: string }>(DISPATCH_SQL, [pool, ["plain"], room])).rows.map((row) => row.run_id);
 
@@ -44,7 +49,7 @@ it("admits no more jobs than twice its slots however many runs wait (vercel/work
   expect(await jobs(pool)).toHaveLength(10);
   running = 0;
   relay.poke();
-  for (const deadline = performance.now() + 5_000; (await jobs(pool)).length < 13 && performance.now() < deadline; ) await new Promise((resolve) => setTimeout(resolve, 10));
+  for (const deadline = performance.now() + 5_000; (await jobs(pool)).length < 13 && performance.now() < deadline;) await new Promise((resolve) => setTimeout(resolve, 10));
   expect(await jobs(pool)).toHaveLength(13);
   expect(new Set((await jobs(pool)).map(({ run_id }) => run_id)).size).toBe(13);
 });
@@ -97,14 +102,14 @@ it("a run for later has no job until its time has come, and then gets one", asyn
   const relay = new Relay({ pool: db, named: same, poolName: pool, agents: ["plain"], slots: 5, log: silentLog, running: () => 0 });
   onTestFinished(() => relay.stop());
   relay.start();
-  for (const deadline = performance.now() + 10_000; (await jobs(pool)).length === 0 && performance.now() < deadline; ) await new Promise((resolve) => setTimeout(resolve, 5));
+  for (const deadline = performance.now() + 10_000; (await jobs(pool)).length === 0 && performance.now() < deadline;) await new Promise((resolve) => setTimeout(resolve, 5));
   expect((await jobs(pool)).map(({ run_id }) => run_id)).toEqual([soon]);
   // Time passes for the database alone.
   const traveller = await bench.connection();
   await traveller.query("select set_config('capstan_clock.offset', '2 hours', false)");
   const promoted = await traveller.query<{ promoted: number }>(PROMOTE_SQL);
   expect(promoted.rows[0]?.promoted).toBe(1);
-  for (const deadline = performance.now() + 10_000; (await jobs(pool)).length < 2 && performance.now() < deadline; ) {
+  for (const deadline = performance.now() + 10_000; (await jobs(pool)).length < 2 && performance.now() < deadline;) {
     relay.poke();
     await new Promise((resolve) => setTimeout(resolve, 5));
   }

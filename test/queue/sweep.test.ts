@@ -12,8 +12,10 @@ const bench = queueBench(database.url);
 const { db } = bench;
 const sweeper = await bench.worker();
 
-const sweep = async (): Promise<{ buried: number; taken: string[] }> => (await db.query<{ buried: number; taken: string[] }>(SWEEP_SQL, [sweeper.id])).rows[0] as { buried: number; taken: string[] };
-const workerRow = async (id: string) => (await db.query<{ ended_at: Date | null; end_reason: string | null }>("select ended_at, end_reason from capstan.workers where id = $1", [id])).rows[0];
+const sweep = async (): Promise<{ buried: number; taken: string[] }> =>
+  (await db.query<{ buried: number; taken: string[] }>(SWEEP_SQL, [sweeper.id])).rows[0] as { buried: number; taken: string[] };
+const workerRow = async (id: string) =>
+  (await db.query<{ ended_at: Date | null; end_reason: string | null }>("select ended_at, end_reason from capstan.workers where id = $1", [id])).rows[0];
 const run = async (id: string) => (await db.query("select worker_id, fencing_token, crash_count, taken_over from capstan.runs where id = $1", [id])).rows[0] as object;
 const falterHeartbeat = (id: string) => db.query("update capstan.workers set heartbeat_at = now() - interval '1 hour' where id = $1", [id]);
 const wishes = async (runId: string) => (await db.query("select ready from capstan.wishes where run_id = $1", [runId])).rows;
@@ -97,7 +99,18 @@ it("frees jobs that a dead worker had locked (graphile/worker #204, #222)", asyn
   await db.query("select graphile_worker.add_job('capstan/turn/plain', '{}')");
   await db.query("update graphile_worker._private_jobs set locked_at = now(), locked_by = 'pool-of-the-dead'");
   await falterHeartbeat(holder.id);
-  const round = new Sweep({ pool: db, named: same, workerSchema: "graphile_worker", log: silentLog, everyMs: 60_000, lostAfterMs: 60_000, workerId: () => sweeper.id, mayBury: () => true, onTaken: () => {} });
+  const round = new Sweep({
+    pool: db,
+    named: same,
+    workerSchema: "graphile_worker",
+    log: silentLog,
+    everyMs: 60_000,
+    lostAfterMs: 60_000,
+    workerId: () => sweeper.id,
+    mayBury: () => true,
+    onTaken: () => {},
+    releaseForgotten: () => Promise.resolve(),
+  });
   await round.round();
   expect((await db.query("select locked_by from graphile_worker._private_jobs where locked_by = 'pool-of-the-dead'")).rows).toEqual([]);
   expect((await db.query("select queue_pools from capstan.workers where id = $1", [holder.id])).rows).toEqual([{ queue_pools: [] }]);
@@ -106,7 +119,18 @@ it("frees jobs that a dead worker had locked (graphile/worker #204, #222)", asyn
 it("buries nobody while it cannot trust its own view of the database", async () => {
   const { holder } = await heldRun();
   await falterHeartbeat(holder.id);
-  const blind = new Sweep({ pool: db, named: same, workerSchema: "graphile_worker", log: silentLog, everyMs: 60_000, lostAfterMs: 60_000, workerId: () => sweeper.id, mayBury: () => false, onTaken: () => {} });
+  const blind = new Sweep({
+    pool: db,
+    named: same,
+    workerSchema: "graphile_worker",
+    log: silentLog,
+    everyMs: 60_000,
+    lostAfterMs: 60_000,
+    workerId: () => sweeper.id,
+    mayBury: () => false,
+    onTaken: () => {},
+    releaseForgotten: () => Promise.resolve(),
+  });
   await blind.round();
   expect(await workerRow(holder.id)).toEqual({ ended_at: null, end_reason: null });
   await sweep();

@@ -39,7 +39,9 @@ async function asRole<T>(role: string, work: () => Promise<T>): Promise<T> {
 }
 
 describe("the application role", () => {
-  it.each(attempts)("may not %s", (_, sql) => asRole("capstan_app", () => expect(client.query(sql)).rejects.toMatchObject({ code: "42501", message: expect.stringMatching(/permission denied/) })));
+  it.each(attempts)("may not %s", (_, sql) =>
+    asRole("capstan_app", () => expect(client.query(sql)).rejects.toMatchObject({ code: "42501", message: expect.stringMatching(/permission denied/) })),
+  );
 
   it("may not switch a trigger off, nor pretend to be retention", async () => {
     await asRole("capstan_app", () => expect(client.query("alter table capstan.events disable trigger all")).rejects.toMatchObject({ code: "42501" }));
@@ -49,7 +51,8 @@ describe("the application role", () => {
     });
   });
 
-  it("may not change a definition", () => asRole("capstan_app", () => expect(client.query("update capstan.agent_definitions set definition = '{}'")).rejects.toMatchObject({ code: "42501" })));
+  it("may not change a definition", () =>
+    asRole("capstan_app", () => expect(client.query("update capstan.agent_definitions set definition = '{}'")).rejects.toMatchObject({ code: "42501" })));
 
   it("may enqueue, send and cancel", () =>
     asRole("capstan_app", async () => {
@@ -174,7 +177,10 @@ it("a second partition is split off the default one; runs on both sides go on", 
     expect(status.wait_reason).toBe("input");
     await lab.intact(run.id);
   }
-  const { rows } = await client.query("select tableoid::regclass::text as part, count(distinct run_id)::int as runs from capstan.events where run_id = any($1::uuid[]) group by 1 order by 1", [[low.id, high.id]]);
+  const { rows } = await client.query(
+    "select tableoid::regclass::text as part, count(distinct run_id)::int as runs from capstan.events where run_id = any($1::uuid[]) group by 1 order by 1",
+    [[low.id, high.id]],
+  );
   expect(rows).toEqual([
     { part: "capstan.events_default", runs: 1 },
     { part: "capstan.events_late", runs: 1 },

@@ -51,13 +51,14 @@ const sample: fc.Arbitrary<Sample> = fc.record({ input: value, args: object, tex
 const told = new Map<string, Sample>();
 const handed = new Map<string, string[]>();
 const waiting: Sample[] = [];
+const nothing: Sample = { input: null, args: {}, text: "", result: null };
 
 const model: Model = {
   name: "scripted:exact",
   structuredOutput: false,
   window: { tokens: undefined, source: "unknown" },
   call(call, { runId, turn }) {
-    const own = told.get(runId) ?? (waiting.shift() as Sample);
+    const own = told.get(runId) ?? (waiting.shift() ?? nothing);
     told.set(runId, own);
     handed.set(runId, [...(handed.get(runId) ?? []), canonicalJson(call as unknown as JsonValue)]);
     return Promise.resolve({

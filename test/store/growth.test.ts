@@ -36,11 +36,16 @@ interface Grown extends Settled {
 
 const opened: Lab[] = [];
 afterAll(async () => {
-  for (const lab of opened) await lab[Symbol.asyncDispose]();
+  for (const lab of opened) await lab.capstan.close();
 });
 
 /** One run with a tool result of `bytes` in each of `turns` turns. */
-async function grow(url: string, turns: number, bytes: number, { name = "grower", sink, warn, sticky }: { name?: string; sink?: WarnSink; warn?: number | false; sticky?: boolean } = {}): Promise<Grown> {
+async function grow(
+  url: string,
+  turns: number,
+  bytes: number,
+  { name = "grower", sink, warn, sticky }: { name?: string; sink?: WarnSink; warn?: number | false; sticky?: boolean } = {},
+): Promise<Grown> {
   const warnings: Grown["warnings"] = [];
   const texts: number[] = [];
   // Given, since an estimate would make all messages into text.
@@ -67,6 +72,8 @@ async function grow(url: string, turns: number, bytes: number, { name = "grower"
   opened.push(lab);
   const handle = await lab.capstan.enqueue(grower, "grow");
   const status = await lab.settled(handle.id, 120_000);
+  // The next run of this agent must not be taken by this worker, whose model and sink are its own.
+  await lab.worker?.stop();
   return { id: handle.id, handle, status, events: await lab.events(handle.id), lab, warnings, calls: model.calls, texts };
 }
 

@@ -551,9 +551,9 @@ CREATE OR REPLACE FUNCTION capstan.uuid_v7()
  PARALLEL SAFE
 AS $function$
   select encode(
-    set_bit(set_bit(
-      overlay(uuid_send(gen_random_uuid()) placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6),
-      52, 1), 53, 1), 'hex')::uuid
+    overlay(overlay(uuid_send(gen_random_uuid()) placing substring(int8send(t.us / 1000) from 3) from 1 for 6)
+      placing int2send((28672 + t.us % 1000 * 4096 / 1000)::int2) from 7 for 2), 'hex')::uuid
+  from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 $function$
 
 CREATE OR REPLACE FUNCTION capstan.wish_for(run capstan.runs, due timestamp with time zone)

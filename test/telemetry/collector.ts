@@ -1,6 +1,6 @@
 /** What stands in for a collector: takes OTLP over HTTP as JSON and keeps the spans. */
 import { once } from "node:events";
-import { createServer } from "node:http";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { text } from "node:stream/consumers";
 
 export interface ReceivedSpan {
@@ -22,7 +22,7 @@ export async function startCollector({ answers = true }: { readonly answers?: bo
   const spans: ReceivedSpan[] = [];
   const paths = new Set<string>();
   const services = new Set<unknown>();
-  const server = createServer(async (request, response) => {
+  const receive = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
     paths.add(request.url ?? "");
     const body = JSON.parse(await text(request)) as Body;
     for (const { resource, scopeSpans } of body.resourceSpans ?? []) {
@@ -30,7 +30,8 @@ export async function startCollector({ answers = true }: { readonly answers?: bo
       for (const scope of scopeSpans) spans.push(...scope.spans);
     }
     if (answers) response.setHeader("content-type", "application/json").end("{}");
-  });
+  };
+  const server = createServer((request, response) => void receive(request, response));
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   const { port } = server.address() as { port: number };

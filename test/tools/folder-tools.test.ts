@@ -124,7 +124,7 @@ describe("list_folder", () => {
     expect(all.entries).toContainEqual({ name: "link-out", kind: "link" });
     expect(all.entries).toContainEqual({ name: "pipe", kind: "other" });
     const paged: unknown[] = [];
-    for (let offset: number | undefined = 0; offset !== undefined; ) {
+    for (let offset: number | undefined = 0; offset !== undefined;) {
       const page: { entries: unknown[]; next_offset?: number } = await call("list_folder", { offset, limit: 4 });
       paged.push(...page.entries);
       offset = page.next_offset;
@@ -146,7 +146,8 @@ describe("search_text", () => {
 
   test("whole words, any case, and what looks like a pattern is taken literally", async () => {
     await writeFile(join(root, "words"), "methodology\nTodoist\na todo.\n(a+)+$\n");
-    const found = async (input: object): Promise<number[]> => ((await call("search_text", { paths: ["words"], ...input })) as { hits: { line: number }[] }).hits.map(({ line }) => line);
+    const found = async (input: object): Promise<number[]> =>
+      ((await call("search_text", { paths: ["words"], ...input })) as { hits: { line: number }[] }).hits.map(({ line }) => line);
     expect(await found({ any_of: ["todo"], whole_word: true })).toEqual([3]);
     expect(await found({ any_of: ["TODO"], ignore_case: true })).toEqual([2, 3]);
     expect(await found({ any_of: ["TODO"], ignore_case: true, whole_word: true })).toEqual([3]);
@@ -157,7 +158,12 @@ describe("search_text", () => {
     await writeFile(join(root, "many"), "hit\n".repeat(50));
     expect(await call("search_text", { any_of: ["hit"], paths: ["many", "a.ts"], max_hits: 10 })).toMatchObject({ hits: { length: 10 }, truncated: true });
     expect(await call("search_text", { any_of: ["hit"], paths: ["many"], max_hits: 50 })).not.toHaveProperty("truncated");
-    expect(await call("search_text", { any_of: ["x"], paths: ["bin", "huge", "gone"] })).toEqual({ hits: [], files_searched: 0, files_passed_over: 2, problems: [expect.objectContaining({ path: "gone", code: "PATH_NOT_FOUND" })] });
+    expect(await call("search_text", { any_of: ["x"], paths: ["bin", "huge", "gone"] })).toEqual({
+      hits: [],
+      files_searched: 0,
+      files_passed_over: 2,
+      problems: [expect.objectContaining({ path: "gone", code: "PATH_NOT_FOUND" })],
+    });
   });
 
   test("shows the place where it was found in a long line", async () => {

@@ -44,7 +44,7 @@ function longAudit(whole: Part): Omit<PlannedAudit, "tenant"> {
 
 function shortAudit(folder: string, part: Part, nth: number): Omit<PlannedAudit, "tenant"> {
   const lines = part.bytes / BYTES_PER_LINE;
-  const linesPerRead = Math.round(Math.min(80, Math.max(8, lines / WANTED_READS)));
+  const linesPerRead = Math.round(Math.min(50, Math.max(8, lines / WANTED_READS)));
   const input = { folder, max_files: 120, max_reads: WANTED_READS + nth, lines_per_read: linesPerRead, calls_per_turn: 2 };
   return { input, expectedTurns: estimate(part, Math.min(Math.max(part.files, lines / linesPerRead), input.max_reads), input) };
 }

@@ -40,7 +40,8 @@ export async function checkRuns({ pool, named, runs, reportsDir, warned, isOffli
     if (run.state !== "completed") found(`it ended ${run.state}${run.errorCode === null ? "" : ` with ${run.errorCode}`}`);
     else if (isOffline && !(await hasReport(reportsDir, run.id))) found("its report file is missing");
     const isAbove = run.transcriptBytes > DEFAULT_STATE_GROWTH_WARN_BYTES;
-    if (isAbove !== warned.has(run.id)) found(isAbove ? "its transcript is above the limit of the growth warning, and no warning came" : "a growth warning came although its transcript is small");
+    if (isAbove !== warned.has(run.id))
+      found(isAbove ? "its transcript is above the limit of the growth warning, and no warning came" : "a growth warning came although its transcript is small");
   }
   return { requests, problems };
 }

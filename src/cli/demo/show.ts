@@ -29,8 +29,8 @@ const LOOK_EVERY_MS = 150;
 const KILL_AT = 0.4;
 /** Above the default lease (8 s) and the sweep's pace (2 s), with room for a slow machine. */
 const MARGIN_AFTER_LEASE_MS = 7_000;
-/** An offline run that takes longer hangs; a real model may think for long. */
-const OFFLINE_LIMIT_MS = 110_000;
+/** Runs that take longer hang: offline ones end within a minute, on a busy machine within two; a real model may think for long. */
+const OFFLINE_LIMIT_MS = 240_000;
 const ONLINE_LIMIT_MS = 30 * 60_000;
 
 export async function show(options: ShowOptions): Promise<DemoSummary | undefined> {
@@ -116,7 +116,8 @@ async function watch({ database, ids, audits, crash, progress, folders, signal, 
       ended.add(row.id);
       progress.note(`the run on ${folders.get(row.id) ?? "?"} ${row.state} after ${row.turn} turns`);
     }
-    for (const { runId, afterMs } of await crash.newTakeovers()) progress.note(`the run on ${folders.get(runId) ?? "?"} goes on under another worker, ${seconds(afterMs)} after the kill`);
+    for (const { runId, afterMs } of await crash.newTakeovers())
+      progress.note(`the run on ${folders.get(runId) ?? "?"} goes on under another worker, ${seconds(afterMs)} after the kill`);
     if (ended.size === rows.length || performance.now() > deadlineMs) return rows;
     const turns = rows.reduce((sum, row) => sum + row.turn, 0);
     if (crash.mayTry && (turns >= wanted || ended.size > 0) && (await crash.kill(rows)) && crash.report !== undefined) {

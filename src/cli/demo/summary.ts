@@ -64,7 +64,9 @@ export function summaryLines(summary: DemoSummary, colors: Colors, reportsDir: s
     `${runs.length} runs, ${totals.turns} turns, ${totals.events} events, ${bytes(totals.journal_bytes)} of journal, in ${seconds(summary.duration_ms)} with ${summary.model}`,
     ...(killed === undefined
       ? ["no worker was killed"]
-      : [`worker ${killed.worker} (process ${killed.pid}) was killed with SIGKILL while it held ${killed.runs_held} run${killed.runs_held === 1 ? "" : "s"}${takeover === undefined ? "" : `; takeover ${seconds(takeover.last_ms)}`}`]),
+      : [
+          `worker ${killed.worker} (process ${killed.pid}) was killed with SIGKILL while it held ${killed.runs_held} run${killed.runs_held === 1 ? "" : "s"}${takeover === undefined ? "" : `; takeover ${seconds(takeover.last_ms)}`}`,
+        ]),
     `${totals.requests_verified} requests rebuilt from the journals and compared with what was sent${problems.length === 0 ? colors.green(": all the same; no event lost, no call answered twice") : ""}`,
     ...runs.filter((run) => run.growth_warning).map((run) => `growth warning: run ${run.run_id} has no compaction, and every turn sends its ${bytes(run.transcript_bytes)} again`),
     `reports: ${join(reportsDir, "<run>.md")}`,

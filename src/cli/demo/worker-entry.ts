@@ -23,7 +23,9 @@ const capstan = createCapstan({
   agents: [auditorAgent({ root, reportsDir })],
   observability: {
     log,
-    onWarn: (text, detail) => tell({ type: "growth_warning", runId: String(detail["run_id"]), text }),
+    onWarn(text, { run_id: runId }) {
+      if (typeof runId === "string") tell({ type: "growth_warning", runId, text });
+    },
   },
 });
 

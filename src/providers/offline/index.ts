@@ -30,5 +30,8 @@ function readThinkMs(value: string | undefined): number {
   if (value === undefined || value === "") return 0;
   const ms = Number(value);
   if (Number.isInteger(ms) && ms >= 0 && ms <= MAX_THINK_MS) return ms;
-  throw new ModelConfigError("MODEL_CONFIG_INVALID", `CAPSTAN_OFFLINE_THINK_MS must be a whole number of milliseconds from 0 to ${MAX_THINK_MS}, not "${value}"`, { variable: "CAPSTAN_OFFLINE_THINK_MS", value });
+  throw new ModelConfigError("MODEL_CONFIG_INVALID", `CAPSTAN_OFFLINE_THINK_MS must be a whole number of milliseconds from 0 to ${MAX_THINK_MS}, not "${value}"`, {
+    variable: "CAPSTAN_OFFLINE_THINK_MS",
+    value,
+  });
 }

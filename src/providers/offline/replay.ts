@@ -39,7 +39,10 @@ export function offlineReplay({ conversations = [], thinkMs = 0 }: OfflineReplay
     if (found === undefined) {
       const ids = known.slice(0, 20).map((conversation) => conversation.id);
       const listed = ids.length === 0 ? "none is" : `known are: ${ids.join(", ")}${known.length > ids.length ? ", …" : ""}`;
-      throw new ModelConfigError("MODEL_UNKNOWN", `no conversation "${id}" is recorded for model "${name}"; ${listed}. Write offline:replay:<id>, or offline:replay:<file>#<id>`, { model: name, conversations: ids });
+      throw new ModelConfigError("MODEL_UNKNOWN", `no conversation "${id}" is recorded for model "${name}"; ${listed}. Write offline:replay:<id>, or offline:replay:<file>#<id>`, {
+        model: name,
+        conversations: ids,
+      });
     }
     const turns = recordedTurns(found);
     return offlineModel({ name, thinkMs, respond: (call) => replayAnswer(turns, call) });

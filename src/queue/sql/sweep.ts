@@ -27,6 +27,26 @@ dead as (
 )
 select (select count(*)::int from dead) as buried, (select coalesce(array_agg(id), '{}') from taken) as taken`;
 
+/**
+ * Runs that were parked because a worker's code did not fit, while some worker has their agent: it may be the old one
+ * of a rolling deploy that parked them and the new one that fits. Whoever gets the job finds out; one that does not fit
+ * writes nothing. A few at a time and any of them, so that runs that nobody fits cannot stand in others' way.
+ */
+export const UNPARK_SQL = `
+insert into capstan.wishes as w (run_id, at, priority, ready, pool, agent, tenant)
+select p.id, capstan.now(), p.priority, true, p.pool, p.agent, p.tenant from (
+  select r.id, r.pool, r.priority, r.agent, r.tenant from capstan.runs r
+  where r.state = 'waiting' and r.wait_reason = 'agent_missing' and r.worker_id is null and not r.paused and r.updated_at < capstan.now() - $1::int * interval '1 ms'
+    and exists (select from capstan.workers w where w.pool = r.pool and w.ended_at is null and w.busy < w.slots and r.agent = any(w.agents))
+  order by random() limit 100
+) p
+on conflict (run_id) do update set ready = true`;
+
+/** Runs that a worker holds and has not written to for a while: it knows whether it is at work on them. */
+export const HELD_HERE_SQL = `
+select r.id, r.fencing_token from capstan.runs r
+where r.pool = $2 and r.state in ('queued', 'running') and r.worker_id = $1 and r.updated_at < capstan.now() - interval '5 s'`;
+
 /** Queue pools of ended workers: their jobs stay locked for hours if nobody unlocks them. */
 export const LOCKED_POOLS_SQL = `
 select id, queue_pools from capstan.workers where ended_at is not null and queue_pools <> '{}' order by ended_at limit 100`;

@@ -66,7 +66,7 @@ export class Audit {
   #add(call: AnsweredCall): void {
     switch (call.name) {
       case "list_folder":
-        return this.#addList(call.result, Number(call.input["offset"] ?? 0), String(call.input["path"] ?? "."));
+        return this.#addList(call.result, Number(call.input["offset"] ?? 0), textOf(call.input["path"]) ?? ".");
       case "file_facts":
         return this.#addFacts(call.result, call.turn);
       case "search_text":
@@ -140,7 +140,7 @@ export class Audit {
   }
 
   #addFailure({ tool, input, turn, error }: Extract<AnsweredCall, { name: "failed" }>): void {
-    const path = String(input["path"] ?? firstOf(input["paths"]) ?? this.settings.folder);
+    const path = textOf(input["path"]) ?? firstOf(input["paths"]) ?? this.settings.folder;
     switch (tool) {
       case "list_folder":
         this.#closeList(path, Number(input["offset"] ?? 0));
@@ -174,7 +174,12 @@ export function searchKey(input: { readonly [key: string]: unknown }): string {
 }
 
 function firstOf(value: unknown): string | undefined {
-  return Array.isArray(value) && value.length > 0 ? String(value[0]) : undefined;
+  return Array.isArray(value) ? textOf(value[0]) : undefined;
+}
+
+/** Arguments come out of a journal: another than a text is none. */
+function textOf(value: unknown): string | undefined {
+  return typeof value === "string" ? value : undefined;
 }
 
 function lastAnswerIsFinal(messages: readonly Message[]): boolean {

@@ -38,7 +38,11 @@ function measure(audit: Audit): Step | undefined {
   const open = [...audit.files.keys()].filter((path) => !audit.facts.has(path));
   const batches = batchesOf(open, FACTS_BATCH).slice(0, audit.settings.calls_per_turn);
   if (batches.length === 0) return undefined;
-  return { kind: "call", text: `Counting lines and bytes; ${open.length} of ${audit.files.size} files to go.`, calls: batches.map((paths) => ({ name: "file_facts", input: { paths } })) };
+  return {
+    kind: "call",
+    text: `Counting lines and bytes; ${open.length} of ${audit.files.size} files to go.`,
+    calls: batches.map((paths) => ({ name: "file_facts", input: { paths } })),
+  };
 }
 
 function search(audit: Audit): Step | undefined {
@@ -55,14 +59,17 @@ function read(audit: Audit): Step | undefined {
   const budget = audit.settings.max_reads - audit.reads;
   if (!audit.tools.has("read_file") || budget <= 0) return undefined;
   const calls: PlannedCall[] = [];
+  const reading: string[] = [];
   for (const path of textFiles(audit).toSorted(byInterest)) {
     if (calls.length >= Math.min(budget, audit.settings.calls_per_turn)) break;
-    const reading = audit.readings.get(path);
-    const from = reading === undefined ? 1 : reading.nextLine;
-    if (from !== undefined) calls.push({ name: "read_file", input: { path, from_line: from, max_lines: audit.settings.lines_per_read } });
+    const before = audit.readings.get(path);
+    const from = before === undefined ? 1 : before.nextLine;
+    if (from === undefined) continue;
+    calls.push({ name: "read_file", input: { path, from_line: from, max_lines: audit.settings.lines_per_read } });
+    reading.push(`${path} from line ${from}`);
   }
   if (calls.length === 0) return undefined;
-  return { kind: "call", text: `Reading ${calls.map(({ input }) => `${String(input["path"])} from line ${Number(input["from_line"])}`).join(", ")}.`, calls };
+  return { kind: "call", text: `Reading ${reading.join(", ")}.`, calls };
 }
 
 function lookUp(audit: Audit): Step | undefined {

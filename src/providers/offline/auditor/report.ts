@@ -13,7 +13,7 @@ export function writeReport(audit: Audit): string {
     const found = findings.filter((finding) => finding.rule === rule);
     if (found.length === 0) return [];
     const more = found.length > SHOWN_PER_RULE ? [`- and ${found.length - SHOWN_PER_RULE} more`] : [];
-    return [`## ${title} (${found.length})`, "", `${sentence(looked)}`, "", ...found.slice(0, SHOWN_PER_RULE).map((finding) => `- ${findingLine(finding)}`), ...more, ""];
+    return [`## ${title} (${found.length})`, "", sentence(looked), "", ...found.slice(0, SHOWN_PER_RULE).map((finding) => `- ${findingLine(finding)}`), ...more, ""];
   });
   const clean = RULES.filter(({ rule }) => rule !== "unreadable" && !findings.some((finding) => finding.rule === rule)).map(({ title }) => title.toLowerCase());
   return [
@@ -32,7 +32,7 @@ export function writeReport(audit: Audit): string {
     "",
     ...(findings.length === 0 ? ["None.", ""] : []),
     ...sections,
-    ...(clean.length === 0 ? [] : ["## Looked for and not found", "", `${sentence(clean.join(", "))}`, ""]),
+    ...(clean.length === 0 ? [] : ["## Looked for and not found", "", sentence(clean.join(", ")), ""]),
   ].join("\n");
 }
 
@@ -44,7 +44,15 @@ export function brokenReferences(audit: Audit): Finding[] {
   return audit.references.flatMap((reference): Finding[] => {
     const state = stateOfReference(audit, reference);
     if (state.kind !== "broken") return [];
-    return [{ rule: "broken_reference", path: reference.path, line: reference.line, turn: reference.turn, text: `${reference.kind} to ${reference.target}, but there is no ${state.path}` }];
+    return [
+      {
+        rule: "broken_reference",
+        path: reference.path,
+        line: reference.line,
+        turn: reference.turn,
+        text: `${reference.kind} to ${reference.target}, but there is no ${state.path}`,
+      },
+    ];
   });
 }
 
@@ -66,10 +74,15 @@ function scope(audit: Audit): string[] {
   const { settings, readings } = audit;
   const whole = [...readings.values()].filter(({ toLine, totalLines }) => totalLines > 0 && toLine >= totalLines).length;
   const unlisted = audit.openLists.length;
-  const leftOut = audit.filesLeftOut === 0 ? "" : ` (the limit of ${settings.max_files}; at least ${audit.filesLeftOut} more were left out${unlisted === 0 ? "" : `, and ${unlisted} folders were not listed`})`;
+  const leftOut =
+    audit.filesLeftOut === 0
+      ? ""
+      : ` (the limit of ${settings.max_files}; at least ${audit.filesLeftOut} more were left out${unlisted === 0 ? "" : `, and ${unlisted} folders were not listed`})`;
   return [
     `- ${audit.files.size} files in ${audit.folders.size - audit.skippedFolders.length} folders${leftOut}`,
-    ...(audit.skippedFolders.length === 0 ? [] : [`- passed over: ${audit.skippedFolders.toSorted().slice(0, 20).join(", ")}${audit.skippedFolders.length > 20 ? " and others" : ""}`]),
+    ...(audit.skippedFolders.length === 0
+      ? []
+      : [`- passed over: ${audit.skippedFolders.toSorted().slice(0, 20).join(", ")}${audit.skippedFolders.length > 20 ? " and others" : ""}`]),
     `- ${audit.linesRead} lines read in ${readings.size} files, ${whole} of them to the end (limits: ${settings.max_reads} reads of ${settings.lines_per_read} lines)`,
     `- ${audit.searched.size} searches in all text files${audit.truncatedSearches === 0 ? "" : `, ${audit.truncatedSearches} of which found more than they may return`}`,
     ...(audit.otherMessages === 0 ? [] : [`- ${audit.otherMessages} further messages came in; rules cannot follow them`]),

@@ -3,7 +3,7 @@
  * an excerpt or replaced by a digest: each is checked, and one that does not fit counts as a failed call.
  */
 import { z } from "zod";
-import type { JsonObject, JsonValue } from "../../../domain/json.ts";
+import type { JsonObject } from "../../../domain/json.ts";
 import { toolOutputText, type Message, type ToolCallPart, type ToolResultPart } from "../../../domain/transcript/message.ts";
 
 const problems = z.array(z.object({ path: z.string(), code: z.string(), message: z.string() }));
@@ -81,7 +81,7 @@ function pair(call: ToolCallPart, result: ToolResultPart | undefined, turn: numb
   if (result === undefined) return failed("its result is not in the conversation");
   if (result.is_error === true) return failed(firstLine(toolOutputText(result.output)));
   if (!Object.hasOwn(resultSchemas, call.name)) return failed("not a tool of mine");
-  const parsed = resultSchemas[call.name as AuditToolName].safeParse(result.output as JsonValue);
+  const parsed = resultSchemas[call.name as AuditToolName].safeParse(result.output);
   if (!parsed.success) return failed(typeof result.output === "string" ? "its result was cut and cannot be read" : "its result has another form than expected");
   return { name: call.name, input, turn, result: parsed.data } as AnsweredCall;
 }

@@ -24,7 +24,10 @@ export function readSettings(messages: readonly Message[]): { readonly settings:
   if (json !== undefined) {
     const parsed = auditInput.safeParse(json);
     if (parsed.success) return { settings: parsed.data };
-    return { settings: auditInput.parse({}), note: `The input did not fit (${parsed.error.issues.map((issue) => `${issue.path.join(".")}: ${issue.message}`).join("; ")}), so I audit the whole folder with my defaults.` };
+    return {
+      settings: auditInput.parse({}),
+      note: `The input did not fit (${parsed.error.issues.map((issue) => `${issue.path.join(".")}: ${issue.message}`).join("; ")}), so I audit the whole folder with my defaults.`,
+    };
   }
   return {
     settings: auditInput.parse({}),
