@@ -50,10 +50,16 @@ export interface WorkerSettings {
 /** Throws ConfigError naming the variable and its range. */
 export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
   const parsed = environment.safeParse(Object.fromEntries(Object.entries(env).filter(([, value]) => value !== "")));
-  if (!parsed.success) throw new ConfigError("environment", parsed.error.issues.map((issue) => ({ path: issue.path.join("."), message: issue.message })));
+  if (!parsed.success)
+    throw new ConfigError(
+      "environment",
+      parsed.error.issues.map((issue) => ({ path: issue.path.join("."), message: issue.message })),
+    );
   const e = parsed.data;
   if (e.CAPSTAN_LEASE_MS < 2 * e.CAPSTAN_HEARTBEAT_MS) {
-    throw new ConfigError("environment", [{ path: "CAPSTAN_LEASE_MS", message: `must be at least twice CAPSTAN_HEARTBEAT_MS (${e.CAPSTAN_HEARTBEAT_MS}), or one late beat loses every lease` }]);
+    throw new ConfigError("environment", [
+      { path: "CAPSTAN_LEASE_MS", message: `must be at least twice CAPSTAN_HEARTBEAT_MS (${e.CAPSTAN_HEARTBEAT_MS}), or one late beat loses every lease` },
+    ]);
   }
   return Object.freeze({
     databaseUrl: e.DATABASE_URL,

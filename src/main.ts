@@ -2,7 +2,7 @@
 import type pg from "pg";
 import type { Agent, AnyAgent } from "./agents/agent.ts";
 import { ConfigError } from "./agents/config-error.ts";
-import { enqueueRun, type EnqueueOptions } from "./client/enqueue.ts";
+import { DefinitionPins, enqueueRun, type EnqueueOptions } from "./client/enqueue.ts";
 import { RunHandle } from "./client/handle.ts";
 import { ResultPoller } from "./client/result-poller.ts";
 import { readConfig, type Config, type WorkerSettings } from "./config.ts";
@@ -67,7 +67,10 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
     if (agents.has(agent.name)) throw new ConfigError("createCapstan", [{ path: "agents", message: `has two agents named ${agent.name}` }]);
     agents.set(agent.name, agent);
   }
-  const models = isCatalogue(options.models) ? options.models : createModelCatalogue({ loadMedia: ({ sha256 }, tenant) => blobs.get(tenant, sha256), ...options.models, env: options.env ?? process.env });
+  const models = isCatalogue(options.models)
+    ? options.models
+    : createModelCatalogue({ loadMedia: ({ sha256 }, tenant) => blobs.get(tenant, sha256), ...options.models, env: options.env ?? process.env });
+  const pins = new DefinitionPins(definitionSha);
   const workers: RunningWorker[] = [];
   const closed = new AbortController();
 
@@ -82,7 +85,7 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
     migrate: () => migrate({ connectionString: directConnectionString, names, log: (line) => log.info({}, line) }),
     register,
     async enqueue(agent: AnyAgent | string, input: unknown, enqueueOptions: EnqueueOptions = {}) {
-      const id = await enqueueRun(db, named, agent, input, enqueueOptions, definitionSha);
+      const id = await enqueueRun(db, named, agent, input, enqueueOptions, pins);
       return new RunHandle<never>(id, { db, named, poller });
     },
     run: (id) => new RunHandle(id, { db, named, poller }),

@@ -66,8 +66,9 @@ const GIVE_UP_AFTER_MS = 10_000;
 export async function startWorker(options: WorkerOptions): Promise<RunningWorker> {
   const { settings, named, log, names, agents, pool: poolName } = options;
   const stopped = new AbortController();
-  const db = createPool({ connectionString: options.connectionString, max: settings.poolMax, applicationName: "capstan worker", log, genericPlans: true });
-  const queueDb = createPool({ connectionString: options.directConnectionString, max: Math.min(10, settings.poolMax), applicationName: "capstan queue", log });
+  const db = createPool({ connectionString: options.connectionString, max: settings.poolMax, applicationName: "capstan worker", log, pinnedPlans: true });
+  const queueDb = createPool({ connectionString: options.directConnectionString, max: Math.min(10, settings.poolMax), applicationName: "capstan queue", log, hintsOnly: true });
+  const relayDb = createPool({ connectionString: options.connectionString, max: 2, applicationName: "capstan relay", log, pinnedPlans: true, hintsOnly: true });
   const workers = new WorkerStore(db, named);
   const facts = {
     pool: poolName,
@@ -103,13 +104,14 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     inFlight,
     sticky: settings.stickyTurns,
     onWarn: options.onWarn,
+    othersWait: () => relay.hasBacklog,
     secret: options.secret,
     random: Math.random,
     clockMs,
   };
 
   let running = 0;
-  const relay = new Relay({ pool: db, named, poolName, agents: facts.agents, slots: settings.slots, log, running: () => running });
+  const relay = new Relay({ pool: relayDb, named, poolName, agents: facts.agents, slots: settings.slots, log, running: () => running });
   const task = async (payload: unknown): Promise<void> => {
     const { runId } = payload as { runId: string };
     relay.jobStarted(runId);
@@ -150,11 +152,13 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
       queuePools.push(queuePool);
       // What a runner that broke had fetched and not begun stays locked for hours otherwise (graphile/worker #254).
       if (earlier.length > 0) {
-        untilConnected(outage, "unlocking jobs of a runner that ended", () => queueDb.query(`select ${names.workerSchema}.force_unlock_workers($1::text[])`, [earlier])).catch((error: unknown) =>
-          log.warn({ err: error }, "could not unlock the jobs of a runner that ended: their runs wait until the search for lost jobs"),
+        untilConnected(outage, "unlocking jobs of a runner that ended", () => queueDb.query(`select ${names.workerSchema}.force_unlock_workers($1::text[])`, [earlier])).catch(
+          (error: unknown) => log.warn({ err: error }, "could not unlock the jobs of a runner that ended: their runs wait until the search for lost jobs"),
         );
       }
-      workers.addQueuePool(workerId, queuePool).catch((error: unknown) => log.warn({ err: error }, "could not note the queue pool: its jobs would stay locked if this worker died"));
+      workers
+        .addQueuePool(workerId, queuePool)
+        .catch((error: unknown) => log.warn({ err: error }, "could not note the queue pool: its jobs would stay locked if this worker died"));
     },
   });
 
@@ -238,7 +242,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     await reviving;
     await workers.end(workerId, "stopped").catch((error: unknown) => log.warn({ err: error }, "could not sign off; the lease will run out"));
     await heartbeat.stop();
-    await Promise.all([db.end(), queueDb.end()]);
+    await Promise.all([db.end(), queueDb.end(), relayDb.end()]);
     log.info({ workerId }, "worker stopped");
   };
   return {

@@ -77,7 +77,9 @@ export interface Agent<Input = unknown, Output = unknown> {
 }
 
 /** Throws ConfigError naming the field and its range. */
-export function agent<Input extends z.ZodType = z.ZodType<string>, Output extends z.ZodType = z.ZodType<string>>(spec: AgentSpec<Input, Output>): Agent<z.input<Input>, z.output<Output>> {
+export function agent<Input extends z.ZodType = z.ZodType<string>, Output extends z.ZodType = z.ZodType<string>>(
+  spec: AgentSpec<Input, Output>,
+): Agent<z.input<Input>, z.output<Output>> {
   const { name, model, fallbacks, instructions, tools = [], input, output, settings, limits, interactive, warnTranscriptBytes, compaction, claimCheck, onWarn, ...strange } = spec;
   const where = `agent ${JSON.stringify(name)}`;
   refuseStrange(where, strange);

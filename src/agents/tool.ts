@@ -37,7 +37,7 @@ export function tool<Input extends z.ZodType>(spec: ToolSpec<Input>): Tool {
   refuseStrange(where, strange);
   if (typeof execute !== "function") throw new ConfigError(where, [{ path: "execute", message: "must be a function" }]);
   if (retry !== undefined && effect === "once") {
-    throw new ConfigError(where, [{ path: "retry", message: "is for effect \"read\" or \"idempotent\" only: a tool with side effects is never repeated by us" }]);
+    throw new ConfigError(where, [{ path: "retry", message: 'is for effect "read" or "idempotent" only: a tool with side effects is never repeated by us' }]);
   }
   const definition = checkDefinition(where, {
     name,
@@ -64,7 +64,11 @@ export function isTool(value: unknown): value is Tool {
 /** Fields that the types do not know: a misspelt one would otherwise do nothing, silently. */
 export function refuseStrange(where: string, strange: object): void {
   const keys = Object.keys(dropUnset(strange));
-  if (keys.length > 0) throw new ConfigError(where, keys.map((path) => ({ path, message: "is not a known field" })));
+  if (keys.length > 0)
+    throw new ConfigError(
+      where,
+      keys.map((path) => ({ path, message: "is not a known field" })),
+    );
 }
 
 function checkDefinition(where: string, candidate: unknown): ToolDefinition {

@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import { enqueueRun, type EnqueueOptions } from "../client/enqueue.ts";
+import { DefinitionPins, enqueueRun, type EnqueueOptions } from "../client/enqueue.ts";
 import { ResultTimeoutError, RunFailedError } from "../client/errors.ts";
 import { toolOutputText } from "../domain/transcript/message.ts";
 import { liveWorkersFor } from "../store/run-list.ts";
@@ -60,7 +60,7 @@ export function addEnqueue(program: Command): void {
         const options = enqueueOptions(flags);
         const input = await readInput(given, flags);
         return await withDatabase(out, async (database) => {
-          const runId = await enqueueRun(database.pool, database.named, agent, input, options, () => "");
+          const runId = await enqueueRun(database.pool, database.named, agent, input, options, new DefinitionPins(() => ""));
           if ((await liveWorkersFor(database.pool, database.named, agent, options.pool ?? "turn")) === 0) {
             out.note(`no worker with agent ${agent} is running: the run waits until one starts (capstan up, or capstan worker)`);
           }

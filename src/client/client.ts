@@ -1,7 +1,7 @@
 /** What a service needs that only enqueues and follows runs: a few connections, no worker code. */
 import type pg from "pg";
 import { ArgumentError } from "./errors.ts";
-import { enqueueRun, type EnqueueAgent, type EnqueueOptions } from "./enqueue.ts";
+import { DefinitionPins, enqueueRun, type EnqueueAgent, type EnqueueOptions } from "./enqueue.ts";
 import { RunHandle } from "./handle.ts";
 import { ResultPoller } from "./result-poller.ts";
 import { definitionSha } from "../store/definitions.ts";
@@ -30,10 +30,11 @@ export function createClient({ connectionString, pool, poolMax = 5, names = defa
   if ((connectionString === undefined) === (pool === undefined)) throw new ArgumentError("createClient needs either connectionString or pool, and not both");
   const db = pool ?? createPool({ connectionString: connectionString as string, max: poolMax, applicationName: "capstan client" });
   const named = namedSql(names);
+  const pins = new DefinitionPins(definitionSha);
   const context = { db, named, poller: new ResultPoller(db, named) };
   return {
     async enqueue(agent, input, options = {}) {
-      return new RunHandle(await enqueueRun(db, named, agent, input, options, definitionSha), context);
+      return new RunHandle(await enqueueRun(db, named, agent, input, options, pins), context);
     },
     run: (id) => new RunHandle(id, context),
     async close() {

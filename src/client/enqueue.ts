@@ -42,13 +42,38 @@ const ENQUEUE = `select capstan.enqueue_run(agent => $1, input => $2::jsonb, ten
 
 const STORE_DEFINITION = `insert into capstan.agent_definitions (sha, name, definition) values ($1, $2, $3::jsonb) on conflict (sha) do nothing`;
 
+/** What this process knows of definitions: their digests, and which of them the database has (they are never removed). */
+export class DefinitionPins {
+  readonly #shaOf: (definition: AgentDefinition) => string;
+  readonly #shas = new WeakMap<AgentDefinition, string>();
+  readonly #stored = new Set<string>();
+
+  constructor(shaOf: (definition: AgentDefinition) => string) {
+    this.#shaOf = shaOf;
+  }
+
+  shaOf(definition: AgentDefinition): string {
+    let sha = this.#shas.get(definition);
+    if (sha === undefined) this.#shas.set(definition, (sha = this.#shaOf(definition)));
+    return sha;
+  }
+
+  isStored(sha: string): boolean {
+    return this.#stored.has(sha);
+  }
+
+  noteStored(sha: string): void {
+    this.#stored.add(sha);
+  }
+}
+
 export async function enqueueRun(
   db: Tx,
   named: (text: string) => string,
   agent: EnqueueAgent | string,
   input: unknown,
   options: EnqueueOptions,
-  shaOf: (definition: AgentDefinition) => string,
+  pins: DefinitionPins,
 ): Promise<string> {
   const tx = options.tx ?? db;
   const name = typeof agent === "string" ? agent : agent.name;
@@ -56,10 +81,14 @@ export async function enqueueRun(
   // An event holds more than its input: leave room for the rest of run.created.
   const isLarge = needsOffload(input, limitBytes - 4_096);
   const runId = isLarge ? uuidV7() : null;
-  const sha = typeof agent === "string" ? null : shaOf(agent.definition);
+  const sha = typeof agent === "string" ? null : pins.shaOf(agent.definition);
   try {
     // A definition in code is pinned as it is, also before any worker has registered it.
-    if (typeof agent !== "string") await queryTx(tx, named(STORE_DEFINITION), [sha, name, JSON.stringify(agent.definition)]);
+    if (typeof agent !== "string" && sha !== null && !pins.isStored(sha)) {
+      await queryTx(tx, named(STORE_DEFINITION), [sha, name, JSON.stringify(agent.definition)]);
+      // In the caller's transaction it may yet be rolled back.
+      if (options.tx === undefined) pins.noteStored(sha);
+    }
     const checked = isLarge ? input : checkInput(agent, input);
     const kept = runId === null ? checked : await offload(checked, { db: tx, named, tenant: options.tenant ?? "default", runId, limitBytes });
     const json = inputJson(name, kept);

@@ -22,7 +22,7 @@ export class InputInvalidError extends CapstanError {
   override readonly details: JsonObject;
   constructor(agent: string, issues: readonly { readonly path: string; readonly message: string }[]) {
     super(`the input does not fit agent ${agent}: ${issues.map(({ path, message }) => (path === "" ? message : `${path}: ${message}`)).join("; ")}`);
-    this.details = { agent, issues: issues as unknown as JsonObject[] };
+    this.details = { agent, issues: issues };
   }
 }
 
@@ -77,7 +77,10 @@ export class DatabaseUnavailableError extends CapstanError {
   override readonly retryable = true;
   constructor(cause: unknown) {
     const { message, code } = cause as { message?: string; code?: string };
-    super(`the database cannot be reached (${[code, message].filter((part) => part !== undefined && part !== "").join(": ")}); try again, with an idempotency or dedupe key if it must happen once`, { cause });
+    super(
+      `the database cannot be reached (${[code, message].filter((part) => part !== undefined && part !== "").join(": ")}); try again, with an idempotency or dedupe key if it must happen once`,
+      { cause },
+    );
   }
 }
 

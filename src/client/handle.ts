@@ -23,7 +23,13 @@ export interface RunStatusView {
   readonly finished_at?: string;
   readonly output?: JsonValue;
   readonly error?: { readonly code: string; readonly message: string; readonly details?: JsonObject };
-  readonly usage: { readonly input_tokens: number; readonly output_tokens: number; readonly cache_read_tokens: number; readonly cache_write_tokens: number; readonly cost_usd_micros: number };
+  readonly usage: {
+    readonly input_tokens: number;
+    readonly output_tokens: number;
+    readonly cache_read_tokens: number;
+    readonly cache_write_tokens: number;
+    readonly cost_usd_micros: number;
+  };
 }
 
 /** An event as followers read it. */
@@ -148,7 +154,7 @@ export class RunHandle<Output = JsonValue> {
 
   async #query<Row extends Record<string, unknown> | object>(text: string, values: readonly unknown[], tx?: Tx): Promise<Row[]> {
     try {
-      return (await queryTx(tx ?? this.#context.db, this.#context.named(text), values)) as Row[];
+      return await queryTx<Row & Record<string, unknown>>(tx ?? this.#context.db, this.#context.named(text), values);
     } catch (error) {
       throw fromPostgres(error);
     }

@@ -49,7 +49,7 @@ function correct(state: RunState, reason: EventPayload<"model.corrected">["reaso
 }
 
 function usesSubmitTool(state: RunState, definition: AgentDefinition): boolean {
-  return definition.output_schema !== undefined && state.nativeOutput !== true;
+  return definition.output_schema !== undefined && !state.nativeOutput;
 }
 
 /**

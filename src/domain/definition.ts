@@ -46,7 +46,6 @@ export const agentLimits = z.strictObject({
   /** Largest payload of one event. */
   inline_payload_bytes: wholeNumber(4096, MAX_INLINE_PAYLOAD_BYTES).optional(),
 });
-export type AgentLimits = z.infer<typeof agentLimits>;
 
 export const callSettings = z.strictObject({
   max_output_tokens: wholeNumber(1).optional(),

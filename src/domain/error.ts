@@ -63,7 +63,9 @@ function messageOf(thrown: unknown): string {
 function describe(thrown: unknown): string {
   if (thrown instanceof Error) {
     const message = typeof thrown.message === "string" ? thrown.message : describe(thrown.message);
-    return message === "" ? String(thrown.name) : message;
+    if (message !== "") return message;
+    const name: unknown = thrown.name;
+    return String(name);
   }
   if (typeof thrown === "string") return thrown;
   const json = toJsonValue(thrown);

@@ -19,19 +19,7 @@ const recordedError = z.object({
 });
 
 /** Why a run waits. A waiting run is called by its reason in texts and URLs (`awaiting_input`). */
-export const waitReasons = [
-  "input",
-  "approval",
-  "children",
-  "signal",
-  "timer",
-  "compaction",
-  "quota",
-  "retry",
-  "crash_loop",
-  "agent_missing",
-  "context_exhausted",
-] as const;
+export const waitReasons = ["input", "approval", "children", "signal", "timer", "compaction", "quota", "retry", "crash_loop", "agent_missing", "context_exhausted"] as const;
 export type WaitReason = (typeof waitReasons)[number];
 
 export const eventSchemas = {

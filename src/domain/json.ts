@@ -19,9 +19,7 @@ export const MAX_JSON_VALUES = 4_000_000;
 const MAX_PROBLEM_CHARS = 500;
 
 export type JsonProblem = { readonly path: string; readonly problem: string };
-export type JsonResult =
-  | { readonly ok: true; readonly value: JsonValue; readonly repaired: number }
-  | { readonly ok: false; readonly problem: JsonProblem };
+export type JsonResult = { readonly ok: true; readonly value: JsonValue; readonly repaired: number } | { readonly ok: false; readonly problem: JsonProblem };
 
 /** Replaces what jsonb refuses: NUL (22P05) by U+FFFD, and lone surrogates (22P02) by U+FFFD. Length in code units is kept. */
 export function wellFormedText(text: string): string {
@@ -109,7 +107,9 @@ function quoted(text: string): string {
 
 function sentenceOf(thrown: unknown): string {
   try {
-    return thrown instanceof Error ? String(thrown.message) : String(thrown);
+    // Typed as text, but anything can be assigned to it.
+    const message: unknown = thrown instanceof Error ? thrown.message : thrown;
+    return String(message);
   } catch {
     return `it threw a ${typeof thrown}`;
   }

@@ -22,7 +22,7 @@ export class EventInvalidError extends CapstanError {
   override readonly details: JsonObject;
   constructor(type: string, seq: number, issues: readonly { path: string; message: string }[]) {
     super(`event ${seq} (${type}) does not fit its schema: ${issues.map((i) => `${i.path} ${i.message}`).join("; ")}`);
-    this.details = { type, seq, issues: issues as unknown as JsonObject[] };
+    this.details = { type, seq, issues: issues };
   }
 }
 
@@ -47,7 +47,11 @@ export function toEvent(row: StoredEvent): CapstanEvent {
   }
   const parsed = eventSchemas[type].safeParse(payload);
   if (!parsed.success) {
-    throw new EventInvalidError(type, row.seq, parsed.error.issues.map((i) => ({ path: i.path.join("."), message: i.message })));
+    throw new EventInvalidError(
+      type,
+      row.seq,
+      parsed.error.issues.map((i) => ({ path: i.path.join("."), message: i.message })),
+    );
   }
   const { version: _, ...envelope } = row;
   return { ...envelope, type, payload: parsed.data } as CapstanEvent;

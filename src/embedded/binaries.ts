@@ -41,10 +41,7 @@ export function locateNativeFolder(platform: string = `${process.platform}-${pro
  * the library links and, from some stores, the execute bits; both are made good in place or, where the folder cannot
  * be written or is closed to the other user (a clone under /root), in a copy under `copyRoot`.
  */
-export async function prepareBinaries(
-  nativeDir: string,
-  options: { readonly identity: OsIdentity | undefined; readonly copyRoot: string },
-): Promise<PostgresBinaries> {
+export async function prepareBinaries(nativeDir: string, options: { readonly identity: OsIdentity | undefined; readonly copyRoot: string }): Promise<PostgresBinaries> {
   const usable = await prepareInPlace(nativeDir, options.identity);
   const folder = usable ? nativeDir : await copyNativeFolder(nativeDir, options.copyRoot);
   const version = await readVersion(join(folder, "bin", "postgres"), options.identity);

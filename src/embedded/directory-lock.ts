@@ -18,11 +18,7 @@ interface Holder {
  * over leaves one window in which two takers could both go on; what follows bears that: initdb works in a folder of
  * its own that is renamed into place, and Postgres itself refuses a second server on the same data.
  */
-export async function withDirectoryLock<T>(
-  lockFile: string,
-  options: { readonly waitMs: number },
-  work: () => Promise<T>,
-): Promise<T> {
+export async function withDirectoryLock<T>(lockFile: string, options: { readonly waitMs: number }, work: () => Promise<T>): Promise<T> {
   const me: Holder = { pid: process.pid, processStart: await readProcessStart(process.pid), token: randomUUID() };
   await acquire(lockFile, me, options.waitMs);
   try {

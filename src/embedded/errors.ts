@@ -106,10 +106,7 @@ export class StartBusyError extends EmbeddedPostgresError {
   readonly code = "EMBEDDED_START_BUSY";
   override readonly retryable = true;
   constructor(lockFile: string, holderPid: number, waitedMs: number) {
-    super(
-      `process ${holderPid} has held ${lockFile} for ${Math.round(waitedMs / 1000)} s. ` +
-        `End that process, or remove the file if it is not a Capstan process.`,
-    );
+    super(`process ${holderPid} has held ${lockFile} for ${Math.round(waitedMs / 1000)} s. End that process, or remove the file if it is not a Capstan process.`);
   }
 }
 

@@ -58,10 +58,7 @@ export async function launchPostmaster(options: LaunchOptions): Promise<Postmast
   }
 }
 
-async function tryLaunch(
-  options: LaunchOptions,
-  port: number,
-): Promise<{ failure: string | undefined; lines: readonly string[] }> {
+async function tryLaunch(options: LaunchOptions, port: number): Promise<{ failure: string | undefined; lines: readonly string[] }> {
   const { placement, binaries } = options;
   const { dataDir, logFile, identity } = placement;
   const settingsFile = join(placement.home, settingsFileName);

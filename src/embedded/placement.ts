@@ -102,5 +102,8 @@ async function makeOpenFolder(folder: string): Promise<void> {
 }
 
 async function hashPath(path: string): Promise<string> {
-  return createHash("sha256").update(await realpath(path)).digest("hex").slice(0, 16);
+  return createHash("sha256")
+    .update(await realpath(path))
+    .digest("hex")
+    .slice(0, 16);
 }

@@ -5,7 +5,6 @@
 import type { AgentDefinition } from "../domain/definition.ts";
 import { decideAnswer, modelFor } from "../domain/decide.ts";
 import type { WaitReason } from "../domain/event.ts";
-import type { TurnPhase } from "../domain/fold.ts";
 import type { JsonObject } from "../domain/json.ts";
 import { MAX_CRASHES, resolveLimits, type ResolvedLimits } from "../domain/limits.ts";
 import { isTerminal } from "../domain/run.ts";
@@ -49,7 +48,8 @@ export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
   // Input that went to a blob was checked where it was enqueued.
   if (state.turn === 0 && definition.input_schema !== undefined && !inputParts(state.input).some((part) => part.type === "file")) {
     const checked = checkAgainst(definition.input_schema, state.input);
-    if (!checked.ok) return await fail(turn, "INPUT_INVALID", `the input does not fit the agent's schema: ${issuesText(checked.issues)}`, { issues: checked.issues as unknown as JsonObject[] });
+    if (!checked.ok)
+      return await fail(turn, "INPUT_INVALID", `the input does not fit the agent's schema: ${issuesText(checked.issues)}`, { issues: checked.issues as unknown as JsonObject[] });
   }
 
   const wasWaiting = state.waitReason === "input";
@@ -58,7 +58,7 @@ export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
     else if (wasWaiting) return REST;
   }
   // Applying the inbox may have changed it: the compiler's narrowing from above no longer holds.
-  const phase = session.state.phase as TurnPhase;
+  const phase = session.state.phase;
   if (phase.kind === "answered") {
     // A worker died between the answer and what follows from it.
     const rested = await afterAnswer(turn, definition);
@@ -134,7 +134,8 @@ async function nextRequest(turn: Turn, definition: AgentDefinition, limits: Reso
     return await fail(turn, last.code, `${last.message} (${failures} failed tries)`);
   }
   const number = repeats ? state.turn : state.turn + 1;
-  if (number > limits.maxTurns) return await fail(turn, "TURN_LIMIT", `the run has used its ${limits.maxTurns} turns; raise limits.maxTurns of agent ${definition.name}, or narrow the task`);
+  if (number > limits.maxTurns)
+    return await fail(turn, "TURN_LIMIT", `the run has used its ${limits.maxTurns} turns; raise limits.maxTurns of agent ${definition.name}, or narrow the task`);
   const model = await resolveModel(turn, name);
   if (model === undefined) return REST;
   const again = phase.kind === "requested" ? "lost" : phase.kind === "failed" ? (phase.failure.error.code === "INTERRUPTED" ? "interrupted" : "failed") : undefined;
@@ -150,7 +151,8 @@ export async function prepareAgent(turn: Turn): Promise<{ kind: "ready"; definit
   if (memory.definition === undefined) {
     const sha = state.definitionSha;
     const found = sha === undefined ? await deps.definitions.promoted(state.agent) : { sha, definition: await deps.definitions.get(sha) };
-    if (found?.definition === undefined) return await park(turn, "agent_missing", { missing: sha === undefined ? `agent ${state.agent} has no promoted definition` : `definition ${sha} is not stored` });
+    if (found?.definition === undefined)
+      return await park(turn, "agent_missing", { missing: sha === undefined ? `agent ${state.agent} has no promoted definition` : `definition ${sha} is not stored` });
     const problem = mismatch(found.definition, code);
     if (problem !== undefined) return await park(turn, "agent_missing", { missing: problem, definition_sha: found.sha });
     memory.definition = found.definition;

@@ -19,10 +19,15 @@ export interface EngineDeps {
   readonly cache: RunCache;
   readonly frames: Frames;
   readonly inFlight: InFlight;
-  /** A worker that still holds the lease runs the next turn at once, within these bounds. Undefined: one job per turn. */
+  /**
+   * A worker that still holds the lease runs the next turn at once, within these bounds: the turns while other runs wait
+   * for a slot, the time always. Undefined: one job per turn.
+   */
   readonly sticky: { readonly turns: number; readonly ms: number } | undefined;
   /** The application's sink for growth warnings; the process's own warning when undefined. */
   readonly onWarn: WarnSink | undefined;
+  /** Whether other runs wait for a slot of this worker. */
+  othersWait(): boolean;
   secret(name: string, tenant: string): string | undefined;
   random(): number;
   /** Monotonic milliseconds. */

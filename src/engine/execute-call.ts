@@ -33,7 +33,11 @@ export function refuseCall(call: OpenCall, tool: ToolDefinition | undefined, def
   return undefined;
 }
 
-type Settled = { readonly kind: "value"; readonly value: unknown } | { readonly kind: "thrown"; readonly error: unknown } | { readonly kind: "timed_out" } | { readonly kind: "aborted" };
+type Settled =
+  | { readonly kind: "value"; readonly value: unknown }
+  | { readonly kind: "thrown"; readonly error: unknown }
+  | { readonly kind: "timed_out" }
+  | { readonly kind: "aborted" };
 
 /** Undefined when the call was stopped and may be repeated elsewhere: then nothing is recorded. */
 export async function executeCall(turn: Turn, call: OpenCall, tool: ToolDefinition | undefined): Promise<CallEnd | undefined> {

@@ -20,7 +20,7 @@ function validatorOf(schema: JsonObject): z.ZodType {
   const key = canonicalJson(schema);
   let validator = compiled.get(key);
   if (validator === undefined) {
-    validator = z.fromJSONSchema(schema as Parameters<typeof z.fromJSONSchema>[0]);
+    validator = z.fromJSONSchema(schema);
     if (compiled.size >= MAX_COMPILED) compiled.clear();
     compiled.set(key, validator);
   }

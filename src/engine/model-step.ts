@@ -1,6 +1,5 @@
 /** Asks the model once: commits the request, makes the call, commits the response or the failure, and what follows. */
 import type { EventPayload } from "../domain/event.ts";
-import type { TurnPhase } from "../domain/fold.ts";
 import { canonicalJson, toJsonValue, type JsonValue } from "../domain/json.ts";
 import { PayloadTooLargeError } from "../domain/append-error.ts";
 import { recordError } from "../domain/error.ts";
@@ -112,7 +111,7 @@ async function afterResponse(turn: Turn, move: AskMove, outcome: ModelResponse, 
     } satisfies EventPayload<"model.responded">,
     { attempt: move.attempt, stepKey: `m${move.turn}` },
   );
-  if ((session.state.phase as TurnPhase).kind === "calling") {
+  if (session.state.phase.kind === "calling") {
     await turn.commit();
     hitFailpoint("response.committed");
     return "go_on";
@@ -170,7 +169,11 @@ function stageFailure(
   turn.session.stage(
     "model.failed",
     {
-      error: { code: failure.code, message: recordError(failure.message, failure.code).message, ...(failure.httpStatus === undefined ? {} : { details: { http_status: failure.httpStatus } }) },
+      error: {
+        code: failure.code,
+        message: recordError(failure.message, failure.code).message,
+        ...(failure.httpStatus === undefined ? {} : { details: { http_status: failure.httpStatus } }),
+      },
       retryable: failure.retryable,
       counts: failure.countsAsAttempt,
       ...(retryInMs === undefined ? {} : { retry_in_ms: Math.round(retryInMs) }),

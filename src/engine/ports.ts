@@ -157,7 +157,15 @@ export interface EngineSpan {
 
 export interface Tracing {
   /** A root span when `parent` is absent; `links` are W3C traceparents. */
-  start(name: string, options: { readonly kind: "internal" | "client" | "consumer"; readonly parent?: EngineSpan; readonly links?: readonly string[]; readonly attributes?: Parameters<EngineSpan["set"]>[0] }): EngineSpan;
+  start(
+    name: string,
+    options: {
+      readonly kind: "internal" | "client" | "consumer";
+      readonly parent?: EngineSpan;
+      readonly links?: readonly string[];
+      readonly attributes?: Parameters<EngineSpan["set"]>[0];
+    },
+  ): EngineSpan;
 }
 
 /** One effect on the outside world: a model call or a tool execution. */

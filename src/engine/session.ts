@@ -5,7 +5,7 @@
 import type { RunState } from "../domain/fold.ts";
 import { evolve } from "../domain/fold.ts";
 import { growthLevel } from "../domain/growth.ts";
-import { newEvent, type CapstanEvent, type EventEnvelope, type EventPayload, type EventType, type NewEvent } from "../domain/event.ts";
+import { newEvent, type EventEnvelope, type EventPayload, type EventType, type NewEvent } from "../domain/event.ts";
 import type { CallFrame } from "../domain/transcript/render.ts";
 import type { AppendOutcome, JournalStore } from "./ports.ts";
 import { remember, type RunMemory } from "./run-memory.ts";
@@ -74,7 +74,7 @@ export class RunSession {
   #stageEvent(event: NewEvent): void {
     const seq = this.state.seq + 1;
     this.#staged.push(event);
-    evolve(this.state, { ...event, seq } as CapstanEvent);
+    evolve(this.state, { ...event, seq });
     if (event.inboxId !== undefined) this.#applied.push({ id: event.inboxId, seq });
   }
 

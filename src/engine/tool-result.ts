@@ -20,7 +20,10 @@ export async function storableResult(turn: Turn, tool: ToolDefinition, value: un
   if (typeof value === "string" && value.length > MAX_BLOB_BYTES) return tooLarge(value.length);
   const json = toJsonValue(value);
   if (!json.ok) {
-    return { kind: "failed", error: { code: "TOOL_RESULT_INVALID", message: `the tool ran, but its result could not be stored: at ${json.problem.path}, ${json.problem.problem}` } };
+    return {
+      kind: "failed",
+      error: { code: "TOOL_RESULT_INVALID", message: `the tool ran, but its result could not be stored: at ${json.problem.path}, ${json.problem.problem}` },
+    };
   }
   const output = json.value;
   let text: string;
@@ -60,5 +63,11 @@ function excerpt(text: string, sizeBytes: number, sha256: string, excerptChars: 
 
 function tooLarge(sizeBytes: number): StorableResult {
   const size = Number.isFinite(sizeBytes) ? `${sizeBytes} bytes` : "more than fits into memory";
-  return { kind: "failed", error: { code: "TOOL_RESULT_TOO_LARGE", message: `the tool ran, but its result (${size}) is over the limit of ${MAX_BLOB_BYTES} bytes and was not kept; ask for less at a time` } };
+  return {
+    kind: "failed",
+    error: {
+      code: "TOOL_RESULT_TOO_LARGE",
+      message: `the tool ran, but its result (${size}) is over the limit of ${MAX_BLOB_BYTES} bytes and was not kept; ask for less at a time`,
+    },
+  };
 }

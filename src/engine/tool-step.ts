@@ -53,7 +53,17 @@ export async function runTools(turn: Turn, ours: boolean): Promise<ToolsOutcome>
         turn,
         checked.ok
           ? { type: "tool.completed", call, payload: { output: "accepted", duration_ms: 0 } }
-          : { type: "tool.failed", call, payload: { error: { code: "OUTPUT_INVALID", message: `the result does not fit the output schema: ${issuesText(checked.issues)}. Correct it and call ${SUBMIT_OUTPUT_TOOL} again.` }, duration_ms: 0 } },
+          : {
+              type: "tool.failed",
+              call,
+              payload: {
+                error: {
+                  code: "OUTPUT_INVALID",
+                  message: `the result does not fit the output schema: ${issuesText(checked.issues)}. Correct it and call ${SUBMIT_OUTPUT_TOOL} again.`,
+                },
+                duration_ms: 0,
+              },
+            },
       );
     } else queue.push(call);
   }

@@ -32,7 +32,7 @@ export class TurnSpans {
   }
 
   model(model: string): EngineSpan {
-    const [provider = "", name = ""] = splitOnce(model, ":");
+    const [provider, name] = splitOnce(model, ":");
     return this.#tracing.start(`${genAi.operation.chat} ${name}`, {
       kind: "client",
       ...(this.#turn === undefined ? {} : { parent: this.#turn }),

@@ -122,6 +122,8 @@ export class Turn {
       if (move.kind === "rest") return;
       const outcome = await askModel(this, move);
       if (outcome === "rest") return;
+      // The model is asked again within its turn, by the worker that has the turn in hand.
+      if ((session.state.phase as TurnPhase).kind === "failed") continue;
       justResponded = true;
       // An answer that leads to one more turn (input came, or it was corrected) is a turn of its own too.
       if ((session.state.phase as TurnPhase).kind !== "calling") {
@@ -132,9 +134,9 @@ export class Turn {
   }
 
   #mayStick(turns: number, startedMs: number): boolean {
-    const { sticky, inFlight, clockMs } = this.deps;
+    const { sticky, inFlight, clockMs, othersWait } = this.deps;
     if (inFlight.stopping || sticky === undefined || this.session.memory.paused) return false;
-    return turns < sticky.turns && clockMs() - startedMs < sticky.ms;
+    return (turns < sticky.turns || !othersWait()) && clockMs() - startedMs < sticky.ms;
   }
 
   /** The end of this job's part: the turn's last commit gives the lease back and wants the next job. */

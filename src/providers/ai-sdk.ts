@@ -4,15 +4,7 @@ import type { LanguageModelV4, LanguageModelV4StreamPart } from "@ai-sdk/provide
 import type { CanonicalCall } from "../domain/call.ts";
 import type { FilePart } from "../domain/transcript/message.ts";
 import type { Usage } from "../domain/usage.ts";
-import type {
-  Model,
-  ModelCallContext,
-  ModelFailure,
-  ModelOutcome,
-  ModelResponse,
-  ModelWindow,
-  WireEvidence,
-} from "../engine/model-port.ts";
+import type { Model, ModelCallContext, ModelFailure, ModelOutcome, ModelResponse, ModelWindow, WireEvidence } from "../engine/model-port.ts";
 import { toCallOptions, type LoadedMedia } from "./call-options.ts";
 import { StreamCollector, type Collected } from "./collect.ts";
 import { classifyFailure } from "./errors.ts";
@@ -97,10 +89,7 @@ async function callVendor(options: VendorModelOptions, call: CanonicalCall, cont
   try {
     const callOptions = toCallOptions(call, vendor.shape, await loadMedia(call, options.loadMedia));
     const model = await vendor.open(wire.fetch);
-    const { stream } = await orAborted(
-      model.doStream({ ...callOptions, abortSignal: signal, ...(vendor.usageInEvent === undefined ? {} : { includeRawChunks: true }) }),
-      signal,
-    );
+    const { stream } = await orAborted(model.doStream({ ...callOptions, abortSignal: signal, ...(vendor.usageInEvent === undefined ? {} : { includeRawChunks: true }) }), signal);
     await drain(stream, collector, signal);
   } catch (error) {
     // Clients report an abort as various errors ("Failed to process successful response"), so the signal is asked first.

@@ -78,9 +78,7 @@ function usageInEvent(event: JsonValue): { input?: number; output?: number; cach
   const { input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens } = usage;
   const number = (value: JsonValue | undefined) => (typeof value === "number" ? value : 0);
   return {
-    ...(typeof input_tokens === "number"
-      ? { input: input_tokens + number(cache_read_input_tokens) + number(cache_creation_input_tokens) }
-      : {}),
+    ...(typeof input_tokens === "number" ? { input: input_tokens + number(cache_read_input_tokens) + number(cache_creation_input_tokens) } : {}),
     ...(typeof cache_read_input_tokens === "number" ? { cache_read: cache_read_input_tokens } : {}),
     ...(typeof cache_creation_input_tokens === "number" ? { cache_write: cache_creation_input_tokens } : {}),
     ...(typeof output_tokens === "number" ? { output: output_tokens } : {}),

@@ -2,24 +2,10 @@
  * Canonical call to the ecosystem's call options. Pure: equal calls give equal options whatever way they went through
  * storage (jsonb reorders members, so every JSON value is put into canonical order here), and the call is not touched.
  */
-import type {
-  JSONObject,
-  LanguageModelV4CallOptions,
-  LanguageModelV4FunctionTool,
-  LanguageModelV4Message,
-  SharedV4ProviderOptions,
-} from "@ai-sdk/provider";
+import type { JSONObject, LanguageModelV4CallOptions, LanguageModelV4FunctionTool, LanguageModelV4Message, SharedV4ProviderOptions } from "@ai-sdk/provider";
 import type { CanonicalCall } from "../domain/call.ts";
 import { canonicalJson, type JsonObject, type JsonValue } from "../domain/json.ts";
-import {
-  toolOutputText,
-  type AssistantMessage,
-  type AssistantPart,
-  type FilePart,
-  type Message,
-  type ToolMessage,
-  type UserMessage,
-} from "../domain/transcript/message.ts";
+import { toolOutputText, type AssistantMessage, type AssistantPart, type FilePart, type Message, type ToolMessage, type UserMessage } from "../domain/transcript/message.ts";
 import type { RequestShape } from "./vendor.ts";
 
 /** Bytes by sha256, loaded before the conversion so that it stays pure. */
@@ -37,9 +23,7 @@ export class MediaUnavailableError extends Error {
 export class VendorStateError extends Error {
   override readonly name = "VendorStateError";
   constructor(option: string) {
-    super(
-      `provider option "${option}" refers to state kept by the vendor; requests must be complete in themselves. Remove it from settings.providerOptions`,
-    );
+    super(`provider option "${option}" refers to state kept by the vendor; requests must be complete in themselves. Remove it from settings.providerOptions`);
   }
 }
 
@@ -63,9 +47,7 @@ export function toCallOptions(call: CanonicalCall, shape: RequestShape, media: L
     ...(settings.seed === undefined ? {} : { seed: settings.seed }),
     ...(settings.stopSequences === undefined ? {} : { stopSequences: [...settings.stopSequences] }),
     ...(settings.reasoningEffort === undefined ? {} : { reasoning: settings.reasoningEffort }),
-    ...(call.output === undefined
-      ? {}
-      : { responseFormat: { type: "json", name: call.output.name, schema: inCanonicalOrder(call.output.schema) } as const }),
+    ...(call.output === undefined ? {} : { responseFormat: { type: "json", name: call.output.name, schema: inCanonicalOrder(call.output.schema) } as const }),
     ...(providerOptions === undefined ? {} : { providerOptions }),
   };
 }
@@ -109,12 +91,7 @@ function cacheMarks(call: CanonicalCall, shape: RequestShape): Marks {
   return { system, tools, messages: new Set(kept) };
 }
 
-function toPrompt(
-  messages: readonly Message[],
-  shape: RequestShape,
-  marks: ReadonlySet<number>,
-  media: LoadedMedia,
-): LanguageModelV4Message[] {
+function toPrompt(messages: readonly Message[], shape: RequestShape, marks: ReadonlySet<number>, media: LoadedMedia): LanguageModelV4Message[] {
   const prompt: LanguageModelV4Message[] = [];
   const ids = new CallIds(shape.legalCallId ?? ((id) => id));
   messages.forEach((message, i) => {

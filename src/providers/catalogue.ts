@@ -40,17 +40,12 @@ export function createModelCatalogue(options: ModelCatalogueOptions = {}): Model
   const prices = options.prices ?? {};
   const offline = options.offline ?? offlineModels({ env });
   const variable = (name: string) => (env[name] === undefined || env[name] === "" ? undefined : env[name]);
-  const baseUrl = (provider: string, fallback: string, name: string) =>
-    checkedUrl(provider, options.baseUrls?.[provider] ?? variable(name) ?? fallback);
+  const baseUrl = (provider: string, fallback: string, name: string) => checkedUrl(provider, options.baseUrls?.[provider] ?? variable(name) ?? fallback);
   const keyFor = (provider: string, tenant: string) => options.keysByTenant?.[tenant]?.[provider];
   const requireKey = (provider: string, tenant: string, name: string) => {
     const key = keyFor(provider, tenant) ?? variable(name);
     if (key !== undefined) return key;
-    throw new ModelConfigError(
-      "MODEL_KEY_MISSING",
-      `no API key for provider "${provider}": set ${name}, or give tenant "${tenant}" a key`,
-      { provider, variable: name, tenant },
-    );
+    throw new ModelConfigError("MODEL_KEY_MISSING", `no API key for provider "${provider}": set ${name}, or give tenant "${tenant}" a key`, { provider, variable: name, tenant });
   };
   const openAi = (model: string, tenant: string) => ({
     model,
@@ -102,12 +97,7 @@ export function createModelCatalogue(options: ModelCatalogueOptions = {}): Model
     if (opener === undefined || model === "") {
       const names = Object.keys(options.models ?? {});
       const also = names.length === 0 ? "" : `; models given by name: ${names.join(", ")}`;
-      const what =
-        colon < 0
-          ? `model "${name}" has no provider in front`
-          : model === ""
-            ? `"${name}" names no model`
-            : `no provider "${provider}" for model "${name}"`;
+      const what = colon < 0 ? `model "${name}" has no provider in front` : model === "" ? `"${name}" names no model` : `no provider "${provider}" for model "${name}"`;
       throw new ModelConfigError("MODEL_UNKNOWN", `${what}; write <provider>:<model> with one of: ${known().join(", ")}${also}`, {
         model: name,
         providers: known(),

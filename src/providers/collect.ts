@@ -2,21 +2,14 @@
  * Reads a provider's stream to its end and keeps what came, in the order in which the blocks began. Text, names and
  * arguments are made storable; metadata is kept exactly as sent, unless it holds what jsonb refuses.
  */
-import type {
-  LanguageModelV4FinishReason,
-  LanguageModelV4StreamPart,
-  LanguageModelV4Usage,
-  SharedV4ProviderMetadata,
-} from "@ai-sdk/provider";
+import type { LanguageModelV4FinishReason, LanguageModelV4StreamPart, LanguageModelV4Usage, SharedV4ProviderMetadata } from "@ai-sdk/provider";
 import { canonicalJson, parseJson, toJsonValue, wellFormedText, type JsonObject, type JsonValue } from "../domain/json.ts";
 import type { AssistantPart, ToolCallPart } from "../domain/transcript/message.ts";
 import type { Usage } from "../domain/usage.ts";
 import type { FinishReason, ModelCallContext, ModelResponse } from "../engine/model-port.ts";
 import type { Vendor } from "./vendor.ts";
 
-type Block =
-  | { readonly kind: "text" | "reasoning"; text: string; metadata: SharedV4ProviderMetadata | undefined }
-  | { readonly kind: "call"; readonly part: ToolCallPart };
+type Block = { readonly kind: "text" | "reasoning"; text: string; metadata: SharedV4ProviderMetadata | undefined } | { readonly kind: "call"; readonly part: ToolCallPart };
 
 export type Collected =
   | {
@@ -124,11 +117,7 @@ export class StreamCollector {
     };
   }
 
-  #block(
-    kind: "text" | "reasoning",
-    id: string,
-    metadata: SharedV4ProviderMetadata | undefined,
-  ): Extract<Block, { kind: "text" | "reasoning" }> {
+  #block(kind: "text" | "reasoning", id: string, metadata: SharedV4ProviderMetadata | undefined): Extract<Block, { kind: "text" | "reasoning" }> {
     const block = { kind, text: "", metadata };
     this.#blocks.push(block);
     this.#open.set(`${kind} ${id}`, block);
@@ -178,9 +167,9 @@ function toUsage(usage: LanguageModelV4Usage): Usage {
   return {
     input: count(inputTokens.total) ?? 0,
     output: count(outputTokens.total) ?? 0,
-    ...(count(inputTokens.cacheRead) === undefined ? {} : { cache_read: count(inputTokens.cacheRead) as number }),
-    ...(count(inputTokens.cacheWrite) === undefined ? {} : { cache_write: count(inputTokens.cacheWrite) as number }),
-    ...(count(outputTokens.reasoning) === undefined ? {} : { reasoning: count(outputTokens.reasoning) as number }),
+    ...(count(inputTokens.cacheRead) === undefined ? {} : { cache_read: count(inputTokens.cacheRead) }),
+    ...(count(inputTokens.cacheWrite) === undefined ? {} : { cache_write: count(inputTokens.cacheWrite) }),
+    ...(count(outputTokens.reasoning) === undefined ? {} : { reasoning: count(outputTokens.reasoning) }),
     scale: "provider",
   };
 }
@@ -194,12 +183,7 @@ function count(tokens: number | undefined): number | undefined {
 }
 
 /** `arguments` is kept where the parsed form does not say the same: other spacing, other order, or no JSON at all. */
-function toolCall(call: {
-  readonly toolCallId: string;
-  readonly toolName: string;
-  readonly input: string;
-  readonly providerMetadata?: SharedV4ProviderMetadata;
-}): ToolCallPart {
+function toolCall(call: { readonly toolCallId: string; readonly toolName: string; readonly input: string; readonly providerMetadata?: SharedV4ProviderMetadata }): ToolCallPart {
   const written = wellFormedText(call.input);
   const metadata = storable(call.providerMetadata);
   const base = {
@@ -227,10 +211,7 @@ function kindOf(value: JsonValue): string {
 }
 
 /** Later metadata completes earlier: a signature comes with the last delta, encrypted content with the end of a block. */
-function merged(
-  earlier: SharedV4ProviderMetadata | undefined,
-  later: SharedV4ProviderMetadata | undefined,
-): SharedV4ProviderMetadata | undefined {
+function merged(earlier: SharedV4ProviderMetadata | undefined, later: SharedV4ProviderMetadata | undefined): SharedV4ProviderMetadata | undefined {
   if (later === undefined) return earlier;
   if (earlier === undefined) return later;
   const out = { ...earlier };

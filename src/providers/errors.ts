@@ -73,11 +73,7 @@ function judge(error: unknown, facts: ErrorFacts, options: ClassifyOptions): Ver
   ) {
     return { code: "PROVIDER_AUTH", retryable: false };
   }
-  if (
-    has("model_not_found", "deployment_not_found") ||
-    (status === 404 && MODEL_MISSING.test(facts.text)) ||
-    NoSuchModelError.isInstance(error)
-  ) {
+  if (has("model_not_found", "deployment_not_found") || (status === 404 && MODEL_MISSING.test(facts.text)) || NoSuchModelError.isInstance(error)) {
     return { code: "MODEL_UNKNOWN", retryable: false };
   }
   if (status === 408 || has("timeout_error", "request_timeout")) return { code: "MODEL_TIMEOUT", retryable: true };
@@ -153,8 +149,7 @@ const RATE_CODES = new Set([
   "tokens",
   "requests",
 ]);
-const RATE_WORDING =
-  /rate[ _-]?limit|per[ -]?min(?:ute)?\b|per[ -]?(?:second|hour|day)\b|\b[TR]P[MD]\b|too many (?:requests|concurrent)|throttl|quota exceeded for/i;
+const RATE_WORDING = /rate[ _-]?limit|per[ -]?min(?:ute)?\b|per[ -]?(?:second|hour|day)\b|\b[TR]P[MD]\b|too many (?:requests|concurrent)|throttl|quota exceeded for/i;
 
 function isRateLimit(facts: ErrorFacts): boolean {
   if (facts.codes.includes("context_length_exceeded")) return false;
@@ -167,18 +162,11 @@ function isRateLimit(facts: ErrorFacts): boolean {
 function isAccountProblem(facts: ErrorFacts): boolean {
   return facts.codes.some((code) => ACCOUNT_CODES.has(code)) || /credit balance is too low|check your plan and billing/i.test(facts.text);
 }
-const ACCOUNT_CODES = new Set([
-  "insufficient_quota",
-  "billing_error",
-  "billing_hard_limit_reached",
-  "billing_not_active",
-  "account_deactivated",
-]);
+const ACCOUNT_CODES = new Set(["insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active", "account_deactivated"]);
 
 const MODEL_MISSING = /model/i;
 const TIMEOUT_CODES = new Set(["ETIMEDOUT", "UND_ERR_CONNECT_TIMEOUT", "UND_ERR_HEADERS_TIMEOUT", "UND_ERR_BODY_TIMEOUT"]);
-const CUT_WORDING =
-  /^terminated$|other side closed|socket hang up|premature close|ended without (?:a )?finish|connection (?:error|closed|reset)|ECONNRESET/im;
+const CUT_WORDING = /^terminated$|other side closed|socket hang up|premature close|ended without (?:a )?finish|connection (?:error|closed|reset)|ECONNRESET/im;
 const REQUEST_ERRORS = new Set([
   "AI_InvalidPromptError",
   "AI_InvalidArgumentError",
@@ -187,13 +175,7 @@ const REQUEST_ERRORS = new Set([
   "MediaUnavailableError",
   "VendorStateError",
 ]);
-const RESPONSE_ERRORS = new Set([
-  "AI_InvalidResponseDataError",
-  "AI_JSONParseError",
-  "AI_TypeValidationError",
-  "AI_EmptyResponseBodyError",
-  "AI_NoContentGeneratedError",
-]);
+const RESPONSE_ERRORS = new Set(["AI_InvalidResponseDataError", "AI_JSONParseError", "AI_TypeValidationError", "AI_EmptyResponseBodyError", "AI_NoContentGeneratedError"]);
 
 /** Gathers what there is to know from an APICallError, a streamed error object, a plain error or a string. */
 export function errorFacts(error: unknown): ErrorFacts {
@@ -239,8 +221,7 @@ export function errorFacts(error: unknown): ErrorFacts {
     message ??= current.message;
     texts.push(current.message);
     const code = (current as { code?: unknown }).code;
-    if (typeof code === "string" && /^(?:E[A-Z]+|UND_ERR_[A-Z_]+|ConnectionRefused|ConnectionClosed|FailedToOpenSocket)$/.test(code))
-      network.push(code);
+    if (typeof code === "string" && /^(?:E[A-Z]+|UND_ERR_[A-Z_]+|ConnectionRefused|ConnectionClosed|FailedToOpenSocket)$/.test(code)) network.push(code);
     else takeCode(code);
     if (APICallError.isInstance(current)) {
       takeStatus(current.statusCode);

@@ -38,14 +38,7 @@ const ANTHROPIC_PAGES = "platform.claude.com/docs/en/models";
 const OPENAI_PAGES = "developers.openai.com/api/docs/models";
 
 /** Anthropic: a cache read is a tenth of the input price and a five-minute write 1.25 of it, unless a model's page says otherwise. */
-function claude(
-  id: RegExp,
-  windowTokens: number,
-  maxOutputTokens: number,
-  input: number,
-  output: number,
-  cacheRead = input / 10,
-): KnownModel {
+function claude(id: RegExp, windowTokens: number, maxOutputTokens: number, input: number, output: number, cacheRead = input / 10): KnownModel {
   return {
     provider: "anthropic",
     id,
@@ -73,10 +66,7 @@ function gpt(row: GptRow): KnownModel {
   const { input, output, cacheRead, cacheWrite } = row;
   const write = cacheWrite === undefined ? {} : { cacheWrite };
   const doubled = cacheWrite === undefined ? {} : { cacheWrite: cacheWrite * 2 };
-  const above =
-    row.long === true
-      ? { above: { inputTokens: 272_000, input: input * 2, output: output * 1.5, cacheRead: cacheRead * 2, ...doubled } }
-      : {};
+  const above = row.long === true ? { above: { inputTokens: 272_000, input: input * 2, output: output * 1.5, cacheRead: cacheRead * 2, ...doubled } } : {};
   return {
     provider: "openai",
     id: row.id,
@@ -198,7 +188,5 @@ export function costUsdMicros(name: string, usage: Usage, prices: Readonly<Recor
   const read = usage.cache_read ?? 0;
   const write = usage.cache_write ?? 0;
   const plain = Math.max(0, usage.input - read - write);
-  return Math.round(
-    plain * rate.input + read * (rate.cacheRead ?? rate.input) + write * (rate.cacheWrite ?? rate.input) + usage.output * rate.output,
-  );
+  return Math.round(plain * rate.input + read * (rate.cacheRead ?? rate.input) + write * (rate.cacheWrite ?? rate.input) + usage.output * rate.output);
 }

@@ -22,8 +22,7 @@ const shared: Pick<RequestShape, "optionsKey" | "legalCallId" | "defaultOptions"
   optionsKey: "openai",
   legalCallId: shortCallId,
   // Strict schemas must name every property as required; one that does not is sent as not strict rather than refused.
-  defaultOptions: (call: CanonicalCall) =>
-    call.output !== undefined && !isStrictSchema(call.output.schema) ? { strictJsonSchema: false } : {},
+  defaultOptions: (call: CanonicalCall) => (call.output !== undefined && !isStrictSchema(call.output.schema) ? { strictJsonSchema: false } : {}),
 };
 
 export function openAiResponsesVendor(options: OpenAiOptions): Vendor {
@@ -67,11 +66,7 @@ async function provider(options: OpenAiOptions, fetch: typeof globalThis.fetch) 
  */
 function encryptedReasoningOnly(parts: readonly AssistantPart[]): readonly AssistantPart[] {
   const own = (part: AssistantPart) => part.metadata?.["openai"] as JsonObject | undefined;
-  const complete = new Set(
-    parts
-      .filter((part) => part.type === "reasoning" && typeof own(part)?.["reasoningEncryptedContent"] === "string")
-      .map((part) => own(part)?.["itemId"]),
-  );
+  const complete = new Set(parts.filter((part) => part.type === "reasoning" && typeof own(part)?.["reasoningEncryptedContent"] === "string").map((part) => own(part)?.["itemId"]));
   return parts.filter((part) => part.type !== "reasoning" || (own(part) !== undefined && complete.has(own(part)?.["itemId"])));
 }
 

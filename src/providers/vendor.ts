@@ -39,7 +39,5 @@ export interface Vendor {
    * Usage in a raw stream event, brought to our scale, for calls that break before the end: those tokens may be billed.
    * Numbers replace the earlier ones.
    */
-  readonly usageInEvent?: (
-    event: JsonValue,
-  ) => { readonly input?: number; readonly output?: number; readonly cache_read?: number; readonly cache_write?: number } | undefined;
+  readonly usageInEvent?: (event: JsonValue) => { readonly input?: number; readonly output?: number; readonly cache_read?: number; readonly cache_write?: number } | undefined;
 }

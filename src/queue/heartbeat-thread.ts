@@ -33,7 +33,13 @@ port?.on("message", (message: { workerId: string } | "stop") => {
 
 async function connection(): Promise<pg.Client> {
   if (client !== undefined) return client;
-  const fresh = new pg.Client({ connectionString: data.connectionString, application_name: "capstan heartbeat", connectionTimeoutMillis: data.everyMs, query_timeout: Math.max(1_000, data.everyMs * 2), keepAlive: true });
+  const fresh = new pg.Client({
+    connectionString: data.connectionString,
+    application_name: "capstan heartbeat",
+    connectionTimeoutMillis: data.everyMs,
+    query_timeout: Math.max(1_000, data.everyMs * 2),
+    keepAlive: true,
+  });
   fresh.on("error", () => {
     if (client === fresh) client = undefined;
   });

@@ -29,6 +29,7 @@ export class Relay {
   readonly #options: RelayOptions;
   readonly #dispatch: Loop;
   readonly #promote: Loop;
+  #moreWaited = false;
   /** Runs dispatched by this relay that have not started here yet, by when. */
   readonly #outstanding = new Map<string, number>();
 
@@ -53,6 +54,12 @@ export class Relay {
     this.#dispatch.poke();
   }
 
+  /** Runs that were dispatched here and have no slot yet, or more wishes than the last dispatch could take. */
+  get hasBacklog(): boolean {
+    this.#forgetOld();
+    return this.#outstanding.size > 0 || this.#moreWaited;
+  }
+
   jobStarted(runId: string): void {
     this.#outstanding.delete(runId);
   }
@@ -61,13 +68,17 @@ export class Relay {
     const { pool, named, poolName, agents, slots, running } = this.#options;
     this.#forgetOld();
     const room = Math.min(MAX_PER_DISPATCH, 2 * slots - running() - this.#outstanding.size);
-    if (room <= 0) return;
+    if (room <= 0) {
+      this.#moreWaited = true;
+      return;
+    }
     hitFailpoint("relay.before_dispatch");
     const { rows } = await pool.query<{ run_id: string }>({ name: "capstan-dispatch", text: named(DISPATCH_SQL), values: [poolName, agents, room] });
     if (rows.length > 0) hitFailpoint("relay.dispatched");
     const now = performance.now();
     for (const row of rows) this.#outstanding.set(row.run_id, now);
-    if (rows.length === room && room > 0) return 0;
+    this.#moreWaited = rows.length === room;
+    if (rows.length === room) return 0;
   }
 
   async #promoteRound(): Promise<number> {

@@ -51,7 +51,7 @@ export class SupervisedRunner {
   }
 
   async #supervise(started: () => void, failed: (error: unknown) => void): Promise<void> {
-    for (let failures = 0; !this.#stopping; ) {
+    for (let failures = 0; !this.#stopping;) {
       const sinceMs = performance.now();
       try {
         this.#runner = await this.#build();

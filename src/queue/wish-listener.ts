@@ -42,7 +42,14 @@ export class WishListener {
         this.#drop(this.#client);
       }
     }
-    const client = new pg.Client({ connectionString: this.#connectionString, application_name: "capstan listen", keepAlive: true, keepAliveInitialDelayMillis: 10_000, connectionTimeoutMillis: 5_000, query_timeout: 5_000 });
+    const client = new pg.Client({
+      connectionString: this.#connectionString,
+      application_name: "capstan listen",
+      keepAlive: true,
+      keepAliveInitialDelayMillis: 10_000,
+      connectionTimeoutMillis: 5_000,
+      query_timeout: 5_000,
+    });
     client.on("error", () => this.#drop(client));
     client.on("end", () => this.#drop(client));
     client.on("notification", ({ payload }) => {

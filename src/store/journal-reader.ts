@@ -45,7 +45,11 @@ export class JournalReader {
   }
 
   async row(runId: string): Promise<RunRow | undefined> {
-    const { rows } = await this.#pool.query<RawRunRow>({ name: "capstan-run-row", text: this.#named(`select ${RUN_COLUMNS} from capstan.runs r where r.id = $1`), values: [runId] });
+    const { rows } = await this.#pool.query<RawRunRow>({
+      name: "capstan-run-row",
+      text: this.#named(`select ${RUN_COLUMNS} from capstan.runs r where r.id = $1`),
+      values: [runId],
+    });
     return rows[0] && toRunRow(rows[0]);
   }
 
@@ -60,7 +64,7 @@ export class JournalReader {
 
   /** Events after `after` (exclusive) and below `below` (exclusive), page by page. */
   async *walk(runId: string, { after = 0, below = 2_147_483_647 }: { after?: number; below?: number } = {}): AsyncGenerator<JournalRow> {
-    for (let last = after; ; ) {
+    for (let last = after; ;) {
       const rows = await this.page(runId, last, below, PAGE_ROWS);
       yield* rows;
       if (rows.length < PAGE_ROWS) return;

@@ -42,8 +42,9 @@ export class PostgresJournalStore implements JournalStore {
    * away: a run that its live worker neither works on nor gives back would be nobody's for ever.
    */
   async giveBack(runId: string, token: number, wishAt: "now" | Date | undefined): Promise<void> {
-    await untilConnected(this.#outage, "giving a run back", () => this.#pool.query(
-      this.#named(`
+    await untilConnected(this.#outage, "giving a run back", () =>
+      this.#pool.query(
+        this.#named(`
         with freed as (
           update capstan.runs set worker_id = null, updated_at = capstan.now()
           where id = $1 and fencing_token = $2 and worker_id is not null and finished_at is null
@@ -53,8 +54,9 @@ export class PostgresJournalStore implements JournalStore {
         select f.id, greatest($3::timestamptz, n.now), f.priority, $3::timestamptz <= n.now, f.pool, f.agent, f.tenant
         from freed f cross join (select capstan.now() as now) n where $3::timestamptz is not null
         on conflict (run_id) do update set at = least(w.at, excluded.at), ready = w.ready or excluded.ready`),
-      [runId, token, wishAt === undefined ? null : wishAt === "now" ? "-infinity" : wishAt.toISOString()],
-    ));
+        [runId, token, wishAt === undefined ? null : wishAt === "now" ? "-infinity" : wishAt.toISOString()],
+      ),
+    );
   }
 
   async lost(held: readonly { readonly runId: string; readonly token: number }[]): Promise<string[]> {

@@ -20,6 +20,8 @@ import { APPEND_SQL, appendValues, type PreparedAppend } from "./sql/append.ts";
 
 /** More statements at once would only split the groups; fewer would leave the database idle between two. */
 const MAX_STATEMENTS_IN_FLIGHT = 2;
+/** From so many waiting appends on, the client's work on one group is worth doing while the other is written. */
+const SECOND_GROUP_RUNS = 16;
 const MAX_GROUP_RUNS = 200;
 const MAX_GROUP_BYTES = 8 * 1024 * 1024;
 const RECONNECT_PAUSE_MS = 200;
@@ -73,14 +75,25 @@ export class JournalWriter {
     });
   }
 
-  /** A turn of the event loop is waited for, so that appends of other runs that are ready now come along. */
+  /**
+   * Two turns of the event loop are waited for: a run that was told of its last commit just now is back with its next
+   * append by then (a tool's result takes one turn more than an answer), and comes along instead of missing the group.
+   */
   #schedule(): void {
-    if (this.#scheduled || this.#inFlight >= MAX_STATEMENTS_IN_FLIGHT) return;
+    if (this.#scheduled || !this.#mayFlush()) return;
     this.#scheduled = true;
-    setImmediate(() => {
-      this.#scheduled = false;
-      while (this.#waiting.length > 0 && this.#inFlight < MAX_STATEMENTS_IN_FLIGHT) void this.#flush(this.#takeGroup());
-    });
+    setImmediate(() =>
+      setImmediate(() => {
+        this.#scheduled = false;
+        while (this.#mayFlush()) void this.#flush(this.#takeGroup());
+      }),
+    );
+  }
+
+  /** A second statement beside the first only for a group worth it: else the runs split into two halves that never meet again. */
+  #mayFlush(): boolean {
+    const waiting = this.#waiting.length;
+    return waiting > 0 && (this.#inFlight === 0 || (this.#inFlight < MAX_STATEMENTS_IN_FLIGHT && waiting >= SECOND_GROUP_RUNS));
   }
 
   /**

@@ -1,7 +1,6 @@
 /** Brings a database to this build's schema: ours, graphile-worker's, and the two roles. Forward only. */
 import { fileURLToPath } from "node:url";
-import { drizzle } from "drizzle-orm/node-postgres";
-import { readMigrationFiles } from "drizzle-orm/migrator";
+import type { MigrationMeta as MigrationFile } from "drizzle-orm/migrator";
 import { Logger, makeWorkerUtils } from "graphile-worker";
 import pg from "pg";
 import { CapstanError } from "../domain/error.ts";
@@ -46,7 +45,7 @@ export async function migrate({ connectionString, names = defaultNames, log = ()
     await client.query("select pg_advisory_lock($1)", [MIGRATION_LOCK]);
     try {
       const before = await appliedCount(client, named);
-      const files = readMigrationFiles({ migrationsFolder }).map((file) => ({ ...file, sql: file.sql.map(named) }));
+      const files = (await migrationFiles()).map((file) => ({ ...file, sql: file.sql.map(named) }));
       await applyMigrations(client, files, names);
       await migrateQueue(connectionString, names);
       const roles = await setUpRoles(client, names, named);
@@ -66,7 +65,7 @@ export async function migrationStatus({ connectionString, names = defaultNames }
   const client = new pg.Client({ connectionString, application_name: "capstan migrate --check" });
   await client.connect();
   try {
-    return { applied: await appliedCount(client, namedSql(names)), known: readMigrationFiles({ migrationsFolder }).length };
+    return { applied: await appliedCount(client, namedSql(names)), known: (await migrationFiles()).length };
   } finally {
     await client.end();
   }
@@ -80,13 +79,18 @@ async function appliedCount(client: pg.Client, named: (text: string) => string):
   return count.rows[0]?.n ?? 0;
 }
 
-type MigrationFile = ReturnType<typeof readMigrationFiles>[number];
+/** drizzle is imported only where migrations are run: it is by far the largest module, and workers need none of it. */
+async function migrationFiles(): Promise<MigrationFile[]> {
+  const { readMigrationFiles } = await import("drizzle-orm/migrator");
+  return readMigrationFiles({ migrationsFolder });
+}
 
 /**
  * drizzle's own migrator reads a folder; ours hands it the same files with the schema's name put in, through the same
  * dialect call that `drizzle-orm/node-postgres/migrator` makes.
  */
 async function applyMigrations(client: pg.Client, files: MigrationFile[], names: SchemaNames): Promise<void> {
+  const { drizzle } = await import("drizzle-orm/node-postgres");
   const db = drizzle(client) as unknown as {
     dialect: { migrate(files: MigrationFile[], session: unknown, config: { migrationsFolder: string; migrationsSchema: string; migrationsTable: string }): Promise<void> };
     session: unknown;

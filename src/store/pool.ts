@@ -8,15 +8,25 @@ export interface PoolOptions {
   readonly applicationName: string;
   readonly log?: Log;
   /**
-   * Plan each prepared statement once. Postgres otherwise plans the append anew each time, since it can estimate the
-   * arrays it is given and finds that cheaper: measured at several ms of planning for a statement of 0.3 ms.
+   * For statements whose plans are known: each is planned once, by index and nested loop. Postgres otherwise plans the
+   * append anew each time, since it can estimate the arrays it is given and finds that cheaper: several ms of planning
+   * for a statement of 0.3 ms. And a plan made while a table was small (a sequential scan of `runs`) would be kept
+   * until the next ANALYZE.
    */
-  readonly genericPlans?: boolean;
+  readonly pinnedPlans?: boolean;
+  /**
+   * For what is a hint and no fact: jobs and their locks. Commits do not wait for the disk. A crash of the server may take
+   * back the last of them, whole: then a wish is there again, or a job comes twice, and both are harmless. The journal
+   * is never written through such a pool.
+   */
+  readonly hintsOnly?: boolean;
 }
 
 /** An unhandled `error` of an idle client would end the process (pg-boss #365): pool and every client get a handler. */
-export function createPool({ connectionString, max, applicationName, log, genericPlans = false }: PoolOptions): pg.Pool {
+export function createPool({ connectionString, max, applicationName, log, pinnedPlans = false, hintsOnly = false }: PoolOptions): pg.Pool {
   const lost = (error: Error): void => log?.debug({ err: error }, "a database connection was lost");
+  // pg awaits what onConnect returns before it hands the client out, though its type says void.
+  const settings = [...(pinnedPlans ? PIN_PLANS : []), ...(hintsOnly ? ["set synchronous_commit = off"] : [])].join("; ");
   const pool = new pg.Pool({
     connectionString,
     max,
@@ -24,10 +34,12 @@ export function createPool({ connectionString, max, applicationName, log, generi
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,
     connectionTimeoutMillis: 10_000,
-    // Through a pooler the setting may reach another session: harmless there.
-    ...(genericPlans ? { onConnect: async (client: pg.ClientBase) => void (await client.query("set plan_cache_mode = force_generic_plan")) } : {}),
+    // Through a pooler a setting may reach another session: harmless there.
+    ...(settings === "" ? {} : { onConnect: (client: pg.ClientBase) => client.query(settings) as unknown as void }),
   });
   pool.on("error", lost);
   pool.on("connect", (client) => client.on("error", lost));
   return pool;
 }
+
+const PIN_PLANS = ["set plan_cache_mode = force_generic_plan", "set enable_seqscan = off", "set enable_hashjoin = off", "set enable_mergejoin = off"];

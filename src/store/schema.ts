@@ -5,24 +5,7 @@
  * these columns, so that an ordinary turn's updates are heap-only.
  */
 import { sql } from "drizzle-orm";
-import {
-  bigint,
-  boolean,
-  check,
-  customType,
-  index,
-  integer,
-  json,
-  jsonb,
-  pgSchema,
-  primaryKey,
-  smallint,
-  text,
-  timestamp,
-  unique,
-  uniqueIndex,
-  uuid,
-} from "drizzle-orm/pg-core";
+import { bigint, boolean, check, customType, index, integer, json, jsonb, pgSchema, primaryKey, smallint, text, timestamp, unique, uniqueIndex, uuid } from "drizzle-orm/pg-core";
 import type { AgentDefinition } from "../domain/definition.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 
@@ -37,7 +20,9 @@ export const agentDefinitions = capstan.table("agent_definitions", {
   sha: text("sha").primaryKey(),
   name: text("name").notNull(),
   definition: jsonb("definition").$type<AgentDefinition>().notNull(),
-  createdAt: at("created_at").notNull().default(sql`capstan.now()`),
+  createdAt: at("created_at")
+    .notNull()
+    .default(sql`capstan.now()`),
 });
 
 /** Name to promoted definition. */
@@ -47,7 +32,9 @@ export const agents = capstan.table("agents", {
     .notNull()
     .references(() => agentDefinitions.sha),
   retiredAt: at("retired_at"),
-  updatedAt: at("updated_at").notNull().default(sql`capstan.now()`),
+  updatedAt: at("updated_at")
+    .notNull()
+    .default(sql`capstan.now()`),
 });
 
 export const agentPromotions = capstan.table(
@@ -57,7 +44,9 @@ export const agentPromotions = capstan.table(
     name: text("name").notNull(),
     sha: text("sha").notNull(),
     actor: text("actor"),
-    at: at("at").notNull().default(sql`capstan.now()`),
+    at: at("at")
+      .notNull()
+      .default(sql`capstan.now()`),
   },
   (t) => [index("agent_promotions_name").on(t.name, t.id)],
 );
@@ -237,13 +226,23 @@ export const workers = capstan.table(
     endReason: text("end_reason"),
     slots: integer("slots").notNull(),
     busy: integer("busy").notNull().default(0),
-    queuePools: text("queue_pools").array().notNull().default(sql`'{}'`),
-    agents: text("agents").array().notNull().default(sql`'{}'`),
+    queuePools: text("queue_pools")
+      .array()
+      .notNull()
+      .default(sql`'{}'`),
+    agents: text("agents")
+      .array()
+      .notNull()
+      .default(sql`'{}'`),
     tools: jsonb("tools").$type<JsonObject>(),
     eventVersions: jsonb("event_versions").$type<JsonObject>(),
     labels: jsonb("labels").$type<JsonObject>(),
   },
-  (t) => [index("workers_alive").on(t.pool).where(sql`ended_at is null`)],
+  (t) => [
+    index("workers_alive")
+      .on(t.pool)
+      .where(sql`ended_at is null`),
+  ],
 );
 
 /** All that comes to a run from outside or from other runs; applied by the lease holder at a boundary, exactly once. */
@@ -281,7 +280,9 @@ export const blobs = capstan.table(
     mediaType: text("media_type").notNull(),
     codec: text("codec"),
     keyId: text("key_id"),
-    createdAt: at("created_at").notNull().default(sql`capstan.now()`),
+    createdAt: at("created_at")
+      .notNull()
+      .default(sql`capstan.now()`),
   },
   (t) => [primaryKey({ columns: [t.tenant, t.sha256] })],
 );
@@ -379,7 +380,11 @@ export const quotaReservations = capstan.table(
     settledAt: at("settled_at"),
     settledAmount: big("settled_amount"),
   },
-  (t) => [index("quota_reservations_open").on(t.workerId).where(sql`settled_at is null`)],
+  (t) => [
+    index("quota_reservations_open")
+      .on(t.workerId)
+      .where(sql`settled_at is null`),
+  ],
 );
 
 export const apiTokens = capstan.table(
@@ -392,7 +397,9 @@ export const apiTokens = capstan.table(
     tenant: text("tenant").notNull(),
     subject: text("subject"),
     scopes: text("scopes").array().notNull(),
-    createdAt: at("created_at").notNull().default(sql`capstan.now()`),
+    createdAt: at("created_at")
+      .notNull()
+      .default(sql`capstan.now()`),
     expiresAt: at("expires_at"),
     revokedAt: at("revoked_at"),
     lastUsedAt: at("last_used_at"),
@@ -405,7 +412,9 @@ export const auditLog = capstan.table(
   "audit_log",
   {
     id: big("id").primaryKey().generatedAlwaysAsIdentity(),
-    at: at("at").notNull().default(sql`capstan.now()`),
+    at: at("at")
+      .notNull()
+      .default(sql`capstan.now()`),
     tenant: text("tenant").notNull(),
     actor: text("actor").notNull(),
     tokenId: uuid("token_id"),

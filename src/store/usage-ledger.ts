@@ -17,8 +17,22 @@ export class PostgresUsageLedger implements UsageLedger {
       this.#named(`insert into capstan.usage_ledger (id, at, run_id, tenant, agent, model, kind, turn, attempt, outcome,
           input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd_micros, estimated)
         values (capstan.uuid_v7(), capstan.now(), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
-      [entry.runId, entry.tenant, entry.agent, entry.model, entry.kind, entry.turn, entry.attempt, entry.outcome,
-        usage.inputTokens, usage.outputTokens, usage.cacheReadTokens, usage.cacheWriteTokens, usage.costUsdMicros, entry.estimated],
+      [
+        entry.runId,
+        entry.tenant,
+        entry.agent,
+        entry.model,
+        entry.kind,
+        entry.turn,
+        entry.attempt,
+        entry.outcome,
+        usage.inputTokens,
+        usage.outputTokens,
+        usage.cacheReadTokens,
+        usage.cacheWriteTokens,
+        usage.costUsdMicros,
+        entry.estimated,
+      ],
     );
   }
 }

@@ -13,8 +13,7 @@ export async function startEmbeddedServer(): Promise<TestServer> {
   // Made for us alone; as root the server is another user, who has to pass through.
   await chmod(dir, 0o755);
   const guardian = startGuardian({ kind: "embedded", dir });
-  const start = (port?: number) =>
-    startEmbeddedPostgres({ dir, database: "postgres", settings, ...(port !== undefined && { port }) });
+  const start = (port?: number) => startEmbeddedPostgres({ dir, database: "postgres", settings, ...(port !== undefined && { port }) });
   let postgres: EmbeddedPostgres;
   try {
     postgres = await start();

@@ -31,10 +31,7 @@ export interface ScriptedModelReply {
 }
 
 /** A text alone stands for an answer with that text. */
-export type ScriptedStep =
-  | string
-  | ScriptedModelReply
-  | ((call: CanonicalCall, context: ModelCallContext) => ScriptedModelReply | string | Promise<ScriptedModelReply | string>);
+export type ScriptedStep = string | ScriptedModelReply | ((call: CanonicalCall, context: ModelCallContext) => ScriptedModelReply | string | Promise<ScriptedModelReply | string>);
 
 export interface ScriptedModelOptions {
   /** Default `scripted:model`. */
@@ -65,11 +62,7 @@ export function scriptedModel(steps: readonly ScriptedStep[], options: ScriptedM
     calls.push(request);
     const at = options.by === "turn" ? request.messages.filter((message) => message.role === "assistant").length : calls.length - 1;
     const step = steps[at];
-    if (step === undefined)
-      return failAsTold(
-        problems,
-        `scripted model: no step for ${options.by === "turn" ? "turn" : "call"} ${at + 1}, the script has ${steps.length}`,
-      );
+    if (step === undefined) return failAsTold(problems, `scripted model: no step for ${options.by === "turn" ? "turn" : "call"} ${at + 1}, the script has ${steps.length}`);
     used.add(at);
     let reply: ScriptedModelReply;
     try {
@@ -77,13 +70,9 @@ export function scriptedModel(steps: readonly ScriptedStep[], options: ScriptedM
       reply = typeof given === "string" ? { text: given } : given;
       reply.expect?.(request);
     } catch (error) {
-      return failAsTold(
-        problems,
-        `scripted model: step ${at + 1} refused the request: ${error instanceof Error ? error.message : String(error)}`,
-      );
+      return failAsTold(problems, `scripted model: step ${at + 1} refused the request: ${error instanceof Error ? error.message : String(error)}`);
     }
-    if (reply.hang === true || reply.delayMs !== undefined)
-      await waitOrAbort(reply.hang === true ? undefined : reply.delayMs, context.signal);
+    if (reply.hang === true || reply.delayMs !== undefined) await waitOrAbort(reply.hang === true ? undefined : reply.delayMs, context.signal);
     // Read anew: it may have changed while waiting.
     if (isAborted(context.signal)) return { kind: "aborted" };
     if (reply.failure !== undefined) return failure(reply.failure);
@@ -93,8 +82,7 @@ export function scriptedModel(steps: readonly ScriptedStep[], options: ScriptedM
   return {
     name: options.name ?? "scripted:model",
     structuredOutput: options.structuredOutput ?? false,
-    window:
-      options.windowTokens === undefined ? { tokens: undefined, source: "unknown" } : { tokens: options.windowTokens, source: "setting" },
+    window: options.windowTokens === undefined ? { tokens: undefined, source: "unknown" } : { tokens: options.windowTokens, source: "setting" },
     call,
     calls,
     assertDone() {
@@ -112,9 +100,7 @@ function respond(request: CanonicalCall, reply: ScriptedModelReply, at: number, 
     ...(reply.text === undefined || reply.text === "" ? [] : [{ type: "text", text: reply.text } as const]),
     ...toolCalls.map((call, k): AssistantPart => {
       const base = { type: "tool_call", call_id: call.id ?? `call_${at + 1}_${k + 1}`, name: call.name } as const;
-      return call.arguments === undefined
-        ? { ...base, input: call.input ?? {} }
-        : { ...base, arguments: call.arguments, invalid: "arguments are not valid JSON" };
+      return call.arguments === undefined ? { ...base, input: call.input ?? {} } : { ...base, arguments: call.arguments, invalid: "arguments are not valid JSON" };
     }),
   ];
   for (const part of content) if (part.type !== "tool_call") context.onDelta?.({ type: part.type, text: part.text });

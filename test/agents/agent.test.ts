@@ -10,7 +10,12 @@ const refusal = (change: object): string => refusedBy(() => agent(spec(change)))
 
 describe("an agent", () => {
   it("stores only what is set", () => {
-    expect(agent({ name: "clerk", model: "offline:auditor", instructions: "Help." }).definition).toEqual({ name: "clerk", model: "offline:auditor", instructions: "Help.", tools: [] });
+    expect(agent({ name: "clerk", model: "offline:auditor", instructions: "Help." }).definition).toEqual({
+      name: "clerk",
+      model: "offline:auditor",
+      instructions: "Help.",
+      tools: [],
+    });
   });
 
   it("stores every setting under its stored name", () => {

@@ -11,8 +11,22 @@ import { renderFrame } from "../../src/domain/transcript/render.ts";
 import { definitionSha } from "../../src/store/definitions.ts";
 import { reordered } from "../domain/arbitrary-json.ts";
 
-const search = tool({ name: "search", description: "Finds things.", input: z.object({ q: z.string().describe("what to find") }), effect: "read", retry: { attempts: 3 }, execute: () => 1 });
-const spec: AgentSpec = { name: "clerk", model: "anthropic:claude-sonnet-5", instructions: "Help people.\nBe brief.", tools: [search], settings: { temperature: 0.2 }, limits: { maxTurns: 20 } };
+const search = tool({
+  name: "search",
+  description: "Finds things.",
+  input: z.object({ q: z.string().describe("what to find") }),
+  effect: "read",
+  retry: { attempts: 3 },
+  execute: () => 1,
+});
+const spec: AgentSpec = {
+  name: "clerk",
+  model: "anthropic:claude-sonnet-5",
+  instructions: "Help people.\nBe brief.",
+  tools: [search],
+  settings: { temperature: 0.2 },
+  limits: { maxTurns: 20 },
+};
 const sha = (change: object = {}): string => definitionSha(agent({ ...spec, ...change }).definition);
 
 describe("the hash of a definition", () => {
@@ -75,7 +89,10 @@ describe("the hash of a definition", () => {
     ["an input schema that is empty", { input: z.any() }],
     ["an empty instruction", { instructions: "" }],
     ["compaction switched off in words", { compaction: { enabled: false } }],
-    ["a tool of another effect", { tools: [tool({ name: "search", description: "Finds things.", input: z.object({ q: z.string().describe("what to find") }), execute: () => 1 })] }],
+    [
+      "a tool of another effect",
+      { tools: [tool({ name: "search", description: "Finds things.", input: z.object({ q: z.string().describe("what to find") }), execute: () => 1 })] },
+    ],
   ])("is another with %s", (_, change) => {
     expect(sha(change)).not.toBe(golden);
   });

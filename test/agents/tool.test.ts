@@ -95,8 +95,16 @@ describe("a tool", () => {
   });
 
   it("takes the ends of each range", () => {
-    for (const change of [{ timeoutMs: 1, maxResultBytes: 1_024 }, { timeoutMs: 86_400_000, maxResultBytes: 16_777_216 }]) expect(isTool(tool(spec(change)))).toBe(true);
-    for (const retry of [{ attempts: 1, backoffMs: 0 }, { attempts: 20, backoffMs: 600_000 }]) expect(tool(spec({ effect: "read", retry })).definition.retry?.attempts).toBe(retry.attempts);
+    for (const change of [
+      { timeoutMs: 1, maxResultBytes: 1_024 },
+      { timeoutMs: 86_400_000, maxResultBytes: 16_777_216 },
+    ])
+      expect(isTool(tool(spec(change)))).toBe(true);
+    for (const retry of [
+      { attempts: 1, backoffMs: 0 },
+      { attempts: 20, backoffMs: 600_000 },
+    ])
+      expect(tool(spec({ effect: "read", retry })).definition.retry?.attempts).toBe(retry.attempts);
   });
 
   it("refuses fields that do not exist, in it and in its parts", () => {

@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import pg from "pg";
 import { afterAll, describe, expect, it } from "vitest";
-import { enqueueRun } from "../../src/client/enqueue.ts";
+import { DefinitionPins, enqueueRun } from "../../src/client/enqueue.ts";
 import { failpoints, type Failpoint } from "../../src/engine/failpoints.ts";
 import { definitionSha } from "../../src/store/definitions.ts";
 import { createTestDatabase } from "../support/database.ts";
@@ -62,7 +62,7 @@ async function enqueueAll(pool: string, wanted: readonly string[], each: number)
     for (const scenario of wanted) {
       const chosen = known[scenario];
       if (chosen === undefined) throw new Error(`no scenario ${scenario}`);
-      runs.push({ scenario, runId: await enqueueRun(db, same, chosen.agent, "begin", { pool }, definitionSha) });
+      runs.push({ scenario, runId: await enqueueRun(db, same, chosen.agent, "begin", { pool }, new DefinitionPins(definitionSha)) });
     }
   }
   return runs;

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import pg from "pg";
 import { afterAll } from "vitest";
 import type { Agent } from "../../src/agents/agent.ts";
-import { enqueueRun, type EnqueueOptions } from "../../src/client/enqueue.ts";
+import { DefinitionPins, enqueueRun, type EnqueueOptions } from "../../src/client/enqueue.ts";
 import { definitionSha } from "../../src/store/definitions.ts";
 import { killChildrenAfterAll, startChild, type ChildOptions, type ChildWorker } from "./child-worker.ts";
 import { effectNoter, readEffects, type EffectLine } from "./effects.ts";
@@ -54,7 +54,7 @@ export function faultBench(url: string): FaultBench {
     db,
     effectsFile,
     agent: agentNamed,
-    enqueue: (name, options = {}) => enqueueRun(db, same, agentNamed(name), "begin", options, definitionSha),
+    enqueue: (name, options = {}) => enqueueRun(db, same, agentNamed(name), "begin", options, new DefinitionPins(definitionSha)),
     child: (pool, more = {}) => startChild({ url, effects: effectsFile, pool, ...more }),
     async worker(pool, more = {}) {
       const worker = await startTestWorker({ url, pool, agents: [...agents.values()], models: catalogueOf(chaosModel(faultScripts, note)), settings: quickSettings, ...more });

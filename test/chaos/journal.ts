@@ -96,7 +96,7 @@ export function essence(events: readonly CapstanEvent[], onceTools: ReadonlySet<
 }
 
 function sortResults(shapes: readonly Shape[]): Shape[] {
-  const isEnd = (shape: Shape | undefined): boolean => shape !== undefined && /^tool/.test(shape["type"] as string);
+  const isEnd = (shape: Shape | undefined): boolean => shape !== undefined && (shape["type"] as string).startsWith("tool");
   const out: Shape[] = [];
   for (let i = 0; i < shapes.length;) {
     let end = i + 1;

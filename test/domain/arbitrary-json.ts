@@ -52,5 +52,9 @@ export function reordered(value: JsonValue): JsonValue {
   if (value === null || typeof value !== "object") return value;
   if (Array.isArray(value)) return value.map(reordered);
   const object = value as JsonObject;
-  return ownMembers(Object.keys(object).toReversed().map((key) => [key, reordered(object[key] as JsonValue)] as const)) as JsonObject;
+  return ownMembers(
+    Object.keys(object)
+      .toReversed()
+      .map((key) => [key, reordered(object[key] as JsonValue)] as const),
+  ) as JsonObject;
 }

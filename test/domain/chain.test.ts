@@ -106,7 +106,9 @@ describe("the chained hash of a call", () => {
       fc.property(call, fc.nat(), (whole, at) => {
         fc.pre(whole.messages.length > 0);
         const changed = at % whole.messages.length;
-        const messages = whole.messages.map((message, i): Message => (i === changed ? { role: "user", content: [{ type: "text", text: canonicalJson(message as unknown as JsonValue) }] } : message));
+        const messages = whole.messages.map((message, i): Message =>
+          i === changed ? { role: "user", content: [{ type: "text", text: canonicalJson(message as unknown as JsonValue) }] } : message,
+        );
         const other = { ...whole, messages };
         expect(prefix(other, changed)).toBe(prefix(whole, changed));
         expect(prefix(other, changed + 1)).not.toBe(prefix(whole, changed + 1));
@@ -120,7 +122,15 @@ describe("the chained hash of a call", () => {
     ["tools", { tools: [] }],
     ["render version", { renderVersion: 2 }],
   ])("has another prefix for another %s", (_, change) => {
-    const whole: CanonicalCall = { renderVersion: 1, model: "m", system: "s", tools: [{ name: "t", description: "d", inputSchema: {} }], messages: [], settings: {}, breakpoints: [] };
+    const whole: CanonicalCall = {
+      renderVersion: 1,
+      model: "m",
+      system: "s",
+      tools: [{ name: "t", description: "d", inputSchema: {} }],
+      messages: [],
+      settings: {},
+      breakpoints: [],
+    };
     expect(prefix({ ...whole, ...change })).not.toBe(prefix(whole));
   });
 });

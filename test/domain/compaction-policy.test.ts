@@ -18,7 +18,9 @@ const fields: { readonly [F in keyof CompactionPolicy]-?: fc.Arbitrary<NonNullab
 };
 const names = Object.keys(compactionPolicy.shape) as (keyof CompactionPolicy)[];
 /** Some fields set, some absent, some present as undefined. */
-const policy = fc.record(Object.fromEntries(names.map((name) => [name, fc.option(fields[name] as fc.Arbitrary<unknown>, { nil: undefined })])), { requiredKeys: [] }) as fc.Arbitrary<CompactionPolicy>;
+const policy = fc.record(Object.fromEntries(names.map((name) => [name, fc.option(fields[name] as fc.Arbitrary<unknown>, { nil: undefined })])), {
+  requiredKeys: [],
+}) as fc.Arbitrary<CompactionPolicy>;
 
 describe("merging policies", () => {
   it("takes each field from the one over it where that one sets it, else from below", () => {
@@ -34,7 +36,11 @@ describe("merging policies", () => {
   });
 
   it("lets false and 0 win over what is below", () => {
-    expect(mergeCompaction({ enabled: true, keep_last_n: 4, keep_first: true }, { enabled: false, keep_last_n: 0, keep_first: false })).toEqual({ enabled: false, keep_last_n: 0, keep_first: false });
+    expect(mergeCompaction({ enabled: true, keep_last_n: 4, keep_first: true }, { enabled: false, keep_last_n: 0, keep_first: false })).toEqual({
+      enabled: false,
+      keep_last_n: 0,
+      keep_first: false,
+    });
   });
 
   it("collapses to none when nothing is set", () => {
@@ -99,6 +105,13 @@ describe("a policy's ranges", () => {
 });
 
 it("counts as configured when compaction happens by itself", () => {
-  expect([undefined, {}, { enabled: false }, { enabled: false, after_bytes: 1 }, { at_tokens: 1 }, { prefetch_at_pct: 50 }].map(isCompactionConfigured)).toEqual([false, false, false, false, false, false]);
+  expect([undefined, {}, { enabled: false }, { enabled: false, after_bytes: 1 }, { at_tokens: 1 }, { prefetch_at_pct: 50 }].map(isCompactionConfigured)).toEqual([
+    false,
+    false,
+    false,
+    false,
+    false,
+    false,
+  ]);
   expect([{ enabled: true }, { after_bytes: 1 }, { enabled: true, after_bytes: 1 }].map(isCompactionConfigured)).toEqual([true, true, true]);
 });

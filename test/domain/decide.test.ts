@@ -27,7 +27,21 @@ const told = (reason: keyof RunState["corrections"], times: number): RunState =>
 describe("an answer without calls", () => {
   it("completes the run with its text", () => {
     expect(decideAnswer(plain, state(), said("  done  "), unused)).toEqual({ kind: "complete", output: "  done  " });
-    expect(decideAnswer(plain, state(), said([{ type: "reasoning", text: "hm" }, { type: "text", text: "a" }, { type: "text", text: "b" }], "other"), unused)).toEqual({ kind: "complete", output: "ab" });
+    expect(
+      decideAnswer(
+        plain,
+        state(),
+        said(
+          [
+            { type: "reasoning", text: "hm" },
+            { type: "text", text: "a" },
+            { type: "text", text: "b" },
+          ],
+          "other",
+        ),
+        unused,
+      ),
+    ).toEqual({ kind: "complete", output: "ab" });
   });
 
   it("lets an interactive run wait for input", () => {
@@ -109,7 +123,14 @@ describe("the model that is asked next", () => {
 
   it("is the agent's own, then each fallback after as many failures as may count, then none", () => {
     expect([0, 1, 2, 3, 4, 5, 6, 7].map((failures) => modelFor(definition, failures, limits))).toEqual([
-      "offline:x", "offline:x", "offline:y", "offline:y", "offline:z", "offline:z", undefined, undefined,
+      "offline:x",
+      "offline:x",
+      "offline:y",
+      "offline:y",
+      "offline:z",
+      "offline:z",
+      undefined,
+      undefined,
     ]);
   });
 
@@ -131,6 +152,13 @@ describe("limits", () => {
 
   it("are the agent's where it sets them", () => {
     const limits = { max_turns: 1, parallel_tools: 2, max_calls_per_turn: 3, model_attempts: 4, model_timeout_ms: 5, inline_payload_bytes: 6_000 };
-    expect(resolveLimits({ ...plain, limits }, false)).toEqual({ maxTurns: 1, parallelTools: 2, maxCallsPerTurn: 3, modelAttempts: 4, modelTimeoutMs: 5, inlinePayloadBytes: 6_000 });
+    expect(resolveLimits({ ...plain, limits }, false)).toEqual({
+      maxTurns: 1,
+      parallelTools: 2,
+      maxCallsPerTurn: 3,
+      modelAttempts: 4,
+      modelTimeoutMs: 5,
+      inlinePayloadBytes: 6_000,
+    });
   });
 });

@@ -56,7 +56,12 @@ it("gives what can be stored: no NUL, no lone surrogate, bounded", () => {
     readonly code = "DAMAGED";
     override readonly details: JsonObject = { text: "\u0000" };
   }
-  expect(recordError(new Damaged("a\u0000\uD800", { cause: "\u0000" }), "X")).toEqual({ code: "DAMAGED", message: "a\uFFFD\uFFFD", details: { text: "\uFFFD" }, cause: ["\uFFFD"] });
+  expect(recordError(new Damaged("a\u0000\uD800", { cause: "\u0000" }), "X")).toEqual({
+    code: "DAMAGED",
+    message: "a\uFFFD\uFFFD",
+    details: { text: "\uFFFD" },
+    cause: ["\uFFFD"],
+  });
   const long = recordError("😀".repeat(10_000), "X").message;
   expect(long).toHaveLength(4_000 + "… (20000 characters)".length);
   expect(recordError(`x${"😀".repeat(10_000)}`, "X").message.isWellFormed()).toBe(true);

@@ -105,7 +105,10 @@ describe("for every run", () => {
 
 describe("a turn with tools", () => {
   it("shows parallel results in call order, however they ended", () => {
-    const journal = new Journal().created("pay").requested().responded([call("a"), call("b", "pay"), call("c")], { announced: [1] });
+    const journal = new Journal()
+      .created("pay")
+      .requested()
+      .responded([call("a"), call("b", "pay"), call("c")], { announced: [1] });
     let state = fold(journal.events);
     expect(state.phase).toMatchObject({ kind: "calling", calls: [{ announced: false }, { announced: true }, { announced: false }] });
     journal.write("tool.failed", { call_id: "c", index: 2, name: "search", error: { code: "TOOL_FAILED", message: "no" }, duration_ms: 1 });
@@ -126,7 +129,11 @@ describe("a turn with tools", () => {
   });
 
   it("runs again when a parked run's open calls are answered", () => {
-    const journal = new Journal().created().requested().responded([call("a"), call("b")]).write("run.parked", { reason: "agent_missing" });
+    const journal = new Journal()
+      .created()
+      .requested()
+      .responded([call("a"), call("b")])
+      .write("run.parked", { reason: "agent_missing" });
     expect(fold(journal.events)).toMatchObject({ status: "waiting", waitReason: "agent_missing" });
     journal.write("tool.completed", { call_id: "a", index: 0, name: "search", output: 1, duration_ms: 1 });
     expect(fold(journal.events)).toMatchObject({ status: "running", waitReason: undefined });
@@ -147,7 +154,10 @@ describe("failures and corrections", () => {
     journal.turn = 1;
     journal.requested().write("model.failed", failed(true)).requested(2).write("model.failed", failed(false)).requested(3).write("model.failed", failed(true));
     expect(fold(journal.events)).toMatchObject({ modelFailures: 2, phase: { kind: "failed" } });
-    journal.requested(4).responded([call("a")]).write("tool.completed", { call_id: "a", index: 0, name: "search", output: 1, duration_ms: 1 });
+    journal
+      .requested(4)
+      .responded([call("a")])
+      .write("tool.completed", { call_id: "a", index: 0, name: "search", output: 1, duration_ms: 1 });
     expect(fold(journal.events).modelFailures).toBe(2);
     journal.turn = 2;
     expect(fold(journal.requested().events).modelFailures).toBe(0);
@@ -164,7 +174,10 @@ describe("failures and corrections", () => {
   });
 
   it("counts an output refused by submit_output like one refused as text", () => {
-    const journal = new Journal().created().requested().responded([call("a", "submit_output")]);
+    const journal = new Journal()
+      .created()
+      .requested()
+      .responded([call("a", "submit_output")]);
     journal.write("tool.failed", { call_id: "a", index: 0, name: "submit_output", error: { code: "OUTPUT_INVALID", message: "no" }, duration_ms: 1 });
     expect(fold(journal.events).corrections.output_invalid).toBe(1);
   });
@@ -206,7 +219,12 @@ describe("states", () => {
   });
 
   it("takes the last response's whole prompt and answer as the context's size", () => {
-    const state = fold(new Journal().created().requested().responded(answer("x"), { usage: { input: 100, output: 20, cache_read: 50, scale: "estimate" } }).events);
+    const state = fold(
+      new Journal()
+        .created()
+        .requested()
+        .responded(answer("x"), { usage: { input: 100, output: 20, cache_read: 50, scale: "estimate" } }).events,
+    );
     expect(state).toMatchObject({ contextTokens: 120, contextScale: "estimate", usage: { inputTokens: 100, outputTokens: 20, cacheReadTokens: 50 } });
   });
 });

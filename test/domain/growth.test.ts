@@ -1,9 +1,23 @@
 import { describe, expect, it } from "vitest";
 import type { AgentDefinition } from "../../src/domain/definition.ts";
-import { CRITICAL_JOURNAL_BYTES, CRITICAL_TRANSCRIPT_BYTES, DEFAULT_STATE_GROWTH_WARN_BYTES, growthLevel, isCritical, warnThreshold, type GrowthNumbers } from "../../src/domain/growth.ts";
+import {
+  CRITICAL_JOURNAL_BYTES,
+  CRITICAL_TRANSCRIPT_BYTES,
+  DEFAULT_STATE_GROWTH_WARN_BYTES,
+  growthLevel,
+  isCritical,
+  warnThreshold,
+  type GrowthNumbers,
+} from "../../src/domain/growth.ts";
 
 const plain: AgentDefinition = { name: "a", model: "offline:x", instructions: "", tools: [] };
-const at = (transcriptBytes: number, more: Partial<GrowthNumbers> = {}): GrowthNumbers => ({ transcriptBytes, journalBytes: 0, contextTokens: undefined, windowTokens: undefined, ...more });
+const at = (transcriptBytes: number, more: Partial<GrowthNumbers> = {}): GrowthNumbers => ({
+  transcriptBytes,
+  journalBytes: 0,
+  contextTokens: undefined,
+  windowTokens: undefined,
+  ...more,
+});
 const MiB = 1024 * 1024;
 
 it("T13 the default threshold is exported and exactly 262,144 bytes", () => {

@@ -43,7 +43,13 @@ describe("what a tool returns becomes JSON that Postgres stores", () => {
     ["a symbol", Symbol("s"), "a symbol cannot be stored"],
     ["Map", new Map([[1, 2]]), "a Map cannot be stored"],
     ["Set", new Set([1]), "a Set cannot be stored"],
-    ["a class instance", new (class Invoice { total = 1 })(), "a Invoice cannot be stored"],
+    [
+      "a class instance",
+      new (class Invoice {
+        total = 1;
+      })(),
+      "a Invoice cannot be stored",
+    ],
     ["an Error", new Error("x"), "a Error cannot be stored"],
   ])("refuses %s and names the place", (_, value, problem) => {
     expect(refusal(value)).toEqual({ path: "$", problem: expect.stringContaining(problem) });
@@ -211,7 +217,7 @@ describe("what a model wrote as JSON", () => {
       }),
       { numRuns: 500 },
     );
-    expect(parseJson(`${"[".repeat(100_000)}`).ok).toBe(false);
+    expect(parseJson("[".repeat(100_000)).ok).toBe(false);
     expect(parseJson(`${"[".repeat(5_000)}${"]".repeat(5_000)}`).ok).toBe(false);
   });
 });

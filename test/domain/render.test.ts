@@ -105,7 +105,14 @@ describe("input as a message", () => {
 });
 
 it("joins the text of an answer and leaves reasoning and calls out", () => {
-  expect(answerText([{ type: "text", text: "a" }, { type: "reasoning", text: "hm" }, { type: "tool_call", call_id: "1", name: "t", input: {} }, { type: "text", text: "b" }])).toBe("ab");
+  expect(
+    answerText([
+      { type: "text", text: "a" },
+      { type: "reasoning", text: "hm" },
+      { type: "tool_call", call_id: "1", name: "t", input: {} },
+      { type: "text", text: "b" },
+    ]),
+  ).toBe("ab");
 });
 
 it("shows a tool's text as text and other output in canonical form", () => {

@@ -5,7 +5,10 @@ import type { AssistantPart, UserPart } from "../../src/domain/transcript/messag
 import { storedJson, storedObject, storedText } from "./arbitrary-json.ts";
 
 type Usage = EventPayload<"model.responded">["usage"];
-type CallEnd = { readonly kind: "completed"; readonly output: EventPayload<"tool.completed">["output"] } | { readonly kind: "failed"; readonly code: string } | { readonly kind: "interrupted"; readonly reason: EventPayload<"tool.interrupted">["reason"] };
+type CallEnd =
+  | { readonly kind: "completed"; readonly output: EventPayload<"tool.completed">["output"] }
+  | { readonly kind: "failed"; readonly code: string }
+  | { readonly kind: "interrupted"; readonly reason: EventPayload<"tool.interrupted">["reason"] };
 interface Call {
   readonly name: string;
   readonly part: Omit<Extract<AssistantPart, { type: "tool_call" }>, "call_id" | "name" | "type">;
@@ -22,7 +25,9 @@ interface TurnPlan {
   readonly calls: readonly Call[];
   /** The worker that answers the calls is another one, and the run was parked in between. */
   readonly parkedWithOpenCalls: boolean;
-  readonly after: { readonly kind: "corrected"; readonly reason: EventPayload<"model.corrected">["reason"] } | { readonly kind: "input"; readonly parked: boolean; readonly content: UserPart[] };
+  readonly after:
+    | { readonly kind: "corrected"; readonly reason: EventPayload<"model.corrected">["reason"] }
+    | { readonly kind: "input"; readonly parked: boolean; readonly content: UserPart[] };
 }
 
 const usage: fc.Arbitrary<Usage> = fc.record({ input: fc.nat(1000), output: fc.nat(1000), scale: fc.constantFrom("provider", "estimate", "offline") });
@@ -59,7 +64,14 @@ const turnPlan: fc.Arbitrary<TurnPlan> = fc.record({
   parkedWithOpenCalls: fc.boolean(),
   after: fc.oneof(
     fc.constantFrom<TurnPlan["after"]>({ kind: "corrected", reason: "empty" }, { kind: "corrected", reason: "truncated" }, { kind: "corrected", reason: "output_invalid" }),
-    fc.record({ kind: fc.constant("input" as const), parked: fc.boolean(), content: fc.array(storedText.map((text): UserPart => ({ type: "text", text })), { minLength: 1, maxLength: 2 }) }),
+    fc.record({
+      kind: fc.constant("input" as const),
+      parked: fc.boolean(),
+      content: fc.array(
+        storedText.map((text): UserPart => ({ type: "text", text })),
+        { minLength: 1, maxLength: 2 },
+      ),
+    }),
   ),
 });
 
@@ -67,7 +79,14 @@ const end = fc.constantFrom("run.completed", "run.failed", "run.cancelled", "non
 
 /** Whole journals, finished or not; some cut off by a cancel at any place. */
 export const run: fc.Arbitrary<readonly CapstanEvent[]> = fc
-  .record({ input: storedJson, pinnedLater: fc.boolean(), interactive: fc.boolean(), turns: fc.array(turnPlan, { maxLength: 5 }), end, cancelAfter: fc.option(fc.nat(40), { freq: 3 }) })
+  .record({
+    input: storedJson,
+    pinnedLater: fc.boolean(),
+    interactive: fc.boolean(),
+    turns: fc.array(turnPlan, { maxLength: 5 }),
+    end,
+    cancelAfter: fc.option(fc.nat(40), { freq: 3 }),
+  })
   .map(({ input, pinnedLater, interactive, turns, end: how, cancelAfter }) => {
     const journal = new Journal();
     journal.write("run.created", { origin: "api", agent: "a", definition_sha: pinnedLater ? null : "sha256:1", input, ...(interactive ? { interactive } : {}) });
@@ -87,12 +106,20 @@ function writeTurn(journal: Journal, plan: TurnPlan): void {
   let attempt = 0;
   const ask = (again?: "lost" | "failed"): void => {
     attempt++;
-    journal.write("model.requested", { model: "offline:x", to_seq: 1, render: 1, breakpoints: [0], size_bytes: 1, hash: "h", ...(again === undefined ? {} : { again }) }, { attempt });
+    journal.write(
+      "model.requested",
+      { model: "offline:x", to_seq: 1, render: 1, breakpoints: [0], size_bytes: 1, hash: "h", ...(again === undefined ? {} : { again }) },
+      { attempt },
+    );
   };
   ask();
   for (const trouble of plan.troubles) {
     if (trouble !== "lost") {
-      journal.write("model.failed", { error: { code: "PROVIDER_OVERLOADED", message: "busy" }, retryable: true, counts: trouble === "failed", usage: plan.usage, duration_ms: 1 }, { attempt });
+      journal.write(
+        "model.failed",
+        { error: { code: "PROVIDER_OVERLOADED", message: "busy" }, retryable: true, counts: trouble === "failed", usage: plan.usage, duration_ms: 1 },
+        { attempt },
+      );
     }
     if (trouble === "parked for retry") journal.write("run.parked", { reason: "retry", wake_at: "2026-01-01T00:00:00Z" });
     ask(trouble === "lost" ? "lost" : "failed");
@@ -101,7 +128,13 @@ function writeTurn(journal: Journal, plan: TurnPlan): void {
   const announced = plan.calls.flatMap((c, index) => (c.announced === "with the response" ? [index] : []));
   journal.write(
     "model.responded",
-    { content: [...plan.text, ...calls], finish: { reason: calls.length > 0 ? "tool_calls" : "stop" }, usage: plan.usage, ...(announced.length > 0 ? { announced } : {}), duration_ms: 1 },
+    {
+      content: [...plan.text, ...calls],
+      finish: { reason: calls.length > 0 ? "tool_calls" : "stop" },
+      usage: plan.usage,
+      ...(announced.length > 0 ? { announced } : {}),
+      duration_ms: 1,
+    },
     { attempt, stepKey: responseStepKey(journal.turn) },
   );
   if (calls.length === 0) {

@@ -5,7 +5,16 @@ import { EventInvalidError, EventUnknownError, isEventType, toEvent, type Stored
 import { storedJson } from "./arbitrary-json.ts";
 import { run } from "./runs.ts";
 
-const row = (change: Partial<StoredEvent>): StoredEvent => ({ seq: 3, turn: 1, attempt: 0, epoch: 0, type: "run.pinned", version: 1, payload: { definition_sha: "sha256:1" }, ...change });
+const row = (change: Partial<StoredEvent>): StoredEvent => ({
+  seq: 3,
+  turn: 1,
+  attempt: 0,
+  epoch: 0,
+  type: "run.pinned",
+  version: 1,
+  payload: { definition_sha: "sha256:1" },
+  ...change,
+});
 
 function thrownBy(change: Partial<StoredEvent>): unknown {
   try {
@@ -39,7 +48,11 @@ describe("reading a stored row", () => {
 
   it.each(Object.keys(eventSchemas) as CapstanEvent["type"][])("refuses a newer %s, and one from before its first version", (type) => {
     const newer = eventVersions[type] + 1;
-    expect(thrownBy({ type, version: newer })).toMatchObject({ code: "EVENT_UNKNOWN", details: { version: newer }, message: expect.stringContaining(`up to version ${eventVersions[type]}`) });
+    expect(thrownBy({ type, version: newer })).toMatchObject({
+      code: "EVENT_UNKNOWN",
+      details: { version: newer },
+      message: expect.stringContaining(`up to version ${eventVersions[type]}`),
+    });
     for (const version of [0, -1]) expect(thrownBy({ type, version })).toBeInstanceOf(EventUnknownError);
   });
 

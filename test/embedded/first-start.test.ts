@@ -18,12 +18,7 @@ describe("the first start of an embedded Postgres", () => {
   });
 
   it("lets one of several processes and calls win, and gives all the same server", async () => {
-    const [first, second, here, hereToo] = await Promise.all([
-      startInOtherProcess(dir),
-      startInOtherProcess(dir),
-      startQuickly({ dir }),
-      startQuickly({ dir }),
-    ]);
+    const [first, second, here, hereToo] = await Promise.all([startInOtherProcess(dir), startInOtherProcess(dir), startQuickly({ dir }), startQuickly({ dir })]);
     await Promise.all([first.kill(), second.kill()]);
     const all = [first.report, second.report, here, hereToo];
     expect(new Set(all.map((server) => server.url)).size).toBe(1);

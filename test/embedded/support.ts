@@ -45,10 +45,7 @@ export interface ServerReport {
 }
 
 /** Another Node process that starts the server of `dir`, reports, and then stays until it is killed. */
-export async function startInOtherProcess(
-  dir: string,
-  identity?: { uid: number; gid: number },
-): Promise<{ report: ServerReport; kill(): Promise<void> }> {
+export async function startInOtherProcess(dir: string, identity?: { uid: number; gid: number }): Promise<{ report: ServerReport; kill(): Promise<void> }> {
   const program = fileURLToPath(new URL("./other-process.ts", import.meta.url));
   const child = spawn(process.execPath, [program, dir], { stdio: ["ignore", "pipe", "inherit"], cwd: "/", ...identity });
   for await (const line of createInterface(child.stdout)) {

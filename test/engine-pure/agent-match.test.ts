@@ -33,13 +33,24 @@ describe("a worker's code and a stored definition", () => {
   });
 
   it("do not fit when a tool's effect differs, either way: it decides whether a call is repeated", () => {
-    const now = new Map([["search", search], ["pay", { ...pay, definition: { ...pay.definition, effect: "idempotent" as const } }]]);
+    const now = new Map([
+      ["search", search],
+      ["pay", { ...pay, definition: { ...pay.definition, effect: "idempotent" as const } }],
+    ]);
     expect(mismatch(clerk.definition, { ...clerk.code, tools: now })).toBe("tool pay is idempotent in code, once in the definition");
   });
 
   it("do not fit when a tool takes another input", () => {
     const now = tool({ name: "pay", description: "Pays.", input: z.object({ euros: z.int() }), execute: () => 1 });
-    expect(mismatch(clerk.definition, { ...clerk.code, tools: new Map([["search", search], ["pay", now]]) })).toBe("tool pay takes another input in code than in the definition");
+    expect(
+      mismatch(clerk.definition, {
+        ...clerk.code,
+        tools: new Map([
+          ["search", search],
+          ["pay", now],
+        ]),
+      }),
+    ).toBe("tool pay takes another input in code than in the definition");
   });
 
   it("are said to differ in everything that differs", () => {

@@ -7,7 +7,13 @@ import type { Log, WarnSink } from "../../src/engine/ports.ts";
 
 const KiB = 1024;
 const plain: AgentDefinition = { name: "clerk", model: "offline:x", instructions: "", tools: [] };
-const at = (transcriptBytes: number, more: Partial<GrowthNumbers> = {}): GrowthNumbers => ({ transcriptBytes, journalBytes: 0, contextTokens: undefined, windowTokens: undefined, ...more });
+const at = (transcriptBytes: number, more: Partial<GrowthNumbers> = {}): GrowthNumbers => ({
+  transcriptBytes,
+  journalBytes: 0,
+  contextTokens: undefined,
+  windowTokens: undefined,
+  ...more,
+});
 
 interface Lines extends Log {
   readonly lines: { fields: Record<string, unknown>; message: string }[];
@@ -117,11 +123,30 @@ describe("T6 exactly one sink is called", () => {
 });
 
 it.each<[string, WarnSink]>([
-  ["throws", () => { throw new Error("the sink is broken"); }],
+  [
+    "throws",
+    () => {
+      throw new Error("the sink is broken");
+    },
+  ],
   ["rejects", () => Promise.reject(new Error("the sink is broken"))],
-  ["throws no error", () => { throw undefined; }],
+  [
+    "throws no error",
+    () => {
+      // oxlint-disable-next-line typescript/only-throw-error -- a sink of the user's may throw anything
+      throw undefined;
+    },
+  ],
   // oxlint-disable-next-line unicorn/no-thenable -- that is the case
-  ["gives a thenable that throws", () => ({ then() { throw new Error("the sink is broken"); } })],
+  [
+    "gives a thenable that throws",
+    () => ({
+      // oxlint-disable-next-line unicorn/no-thenable -- a hostile thenable is the case
+      then() {
+        throw new Error("the sink is broken");
+      },
+    }),
+  ],
 ])("T7 a sink that %s fails nothing: it is logged", async (_, sink) => {
   for (const place of ["agentSink", "appSink"] as const) {
     const log = memoryLog();
@@ -135,7 +160,20 @@ it("T8 the text names what happened, the ways out, and what they cost", () => {
   const sink = vi.fn<WarnSink>();
   warnOfGrowth(facts({ agentSink: sink, definition: { ...plain, warn_transcript_bytes: 1_000 }, before: at(0), after: at(1_234) }));
   const text = sink.mock.calls[0]?.[0] as string;
-  for (const part of ["clerk", "run run-1", "turn 107", "1234 bytes", "above 1000", "`compaction`", "`claimCheck`", "docs/scaling.md", '"Agent state growth"', "context window", "268,435,455-byte JSONB cap", "warnTranscriptBytes"]) {
+  for (const part of [
+    "clerk",
+    "run run-1",
+    "turn 107",
+    "1234 bytes",
+    "above 1000",
+    "`compaction`",
+    "`claimCheck`",
+    "docs/scaling.md",
+    '"Agent state growth"',
+    "context window",
+    "268,435,455-byte JSONB cap",
+    "warnTranscriptBytes",
+  ]) {
     expect(text).toContain(part);
   }
   expect(text).toContain("withholds an offloaded result from the model except for its digest and preview, so list only tools whose full output the model does not need");
@@ -166,7 +204,9 @@ describe("G7 the critical level", () => {
     warnOfGrowth(facts({ agentSink: sink, appSink: sink, log, before: critical, after: critical }));
     expect(sink).not.toHaveBeenCalled();
     expect(warnings).toEqual([]);
-    expect(log.lines).toEqual([{ fields: expect.objectContaining({ code: "STATE_GROWTH_CRITICAL", runId: "run-1", turn: 107, transcriptBytes: critical.transcriptBytes }), message: expect.any(String) }]);
+    expect(log.lines).toEqual([
+      { fields: expect.objectContaining({ code: "STATE_GROWTH_CRITICAL", runId: "run-1", turn: 107, transcriptBytes: critical.transcriptBytes }), message: expect.any(String) },
+    ]);
   });
 
   it("is logged beside the one warning when both are crossed at once", () => {

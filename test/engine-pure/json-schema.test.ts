@@ -23,7 +23,17 @@ describe("a value against a stored JSON Schema", () => {
     ["union", { anyOf: [{ type: "string" }, { type: "object", properties: { n: { type: "number" } }, required: ["n"] }] }, ["x", { n: 1 }], [1, { n: "1" }, {}]],
     ["nullable", { anyOf: [{ type: "string" }, { type: "null" }] }, ["x", null], [1]],
     ["several types", { type: ["string", "null"] }, ["x", null], [1]],
-    ["intersection", { allOf: [{ type: "object", properties: { a: { type: "string" } }, required: ["a"] }, { type: "object", properties: { b: { type: "string" } }, required: ["b"] }] }, [{ a: "", b: "" }], [{ a: "" }, { b: "" }]],
+    [
+      "intersection",
+      {
+        allOf: [
+          { type: "object", properties: { a: { type: "string" } }, required: ["a"] },
+          { type: "object", properties: { b: { type: "string" } }, required: ["b"] },
+        ],
+      },
+      [{ a: "", b: "" }],
+      [{ a: "" }, { b: "" }],
+    ],
     ["map of numbers", { type: "object", additionalProperties: { type: "number" } }, [{}, { a: 1 }], [{ a: "1" }, []]],
     ["reference", { $ref: "#/$defs/n", $defs: { n: { type: "number" } } }, [1], ["1"]],
     ["anything", {}, [null, 1, "x", [], {}], []],
@@ -47,7 +57,11 @@ describe("a value against a stored JSON Schema", () => {
   });
 
   it("names every place that does not fit", () => {
-    const schema = { type: "object", properties: { rows: { type: "array", items: { type: "object", properties: { n: { type: "number" } }, required: ["n"] } } }, required: ["rows", "title"] } as const;
+    const schema = {
+      type: "object",
+      properties: { rows: { type: "array", items: { type: "object", properties: { n: { type: "number" } }, required: ["n"] } } },
+      required: ["rows", "title"],
+    } as const;
     const checked = checkAgainst({ ...schema, properties: { ...schema.properties, title: { type: "string" } } }, { rows: [{ n: 1 }, { n: "x" }] });
     expect(checked.ok || checked.issues.map((issue) => issue.path).toSorted()).toEqual(["rows.1.n", "title"]);
     expect(checked.ok || issuesText(checked.issues)).toMatch(/rows\.1\.n: .*; title: /);
@@ -80,11 +94,26 @@ describe("zod schemas that were stored as JSON Schema", () => {
   ];
   const near: fc.Arbitrary<JsonValue> = fc.oneof(
     storedJson,
-    fc.record({ a: fc.oneof(fc.string(), fc.constant(null), fc.integer()), b: fc.integer(), n: fc.oneof(fc.integer({ min: -1, max: 3 }), fc.double({ noNaN: true, noDefaultInfinity: true })), tags: fc.array(fc.constantFrom("x", "y", "z")), kind: fc.constantFrom("a", "b", "c"), s: fc.string() }, { requiredKeys: [] }),
+    fc.record(
+      {
+        a: fc.oneof(fc.string(), fc.constant(null), fc.integer()),
+        b: fc.integer(),
+        n: fc.oneof(fc.integer({ min: -1, max: 3 }), fc.double({ noNaN: true, noDefaultInfinity: true })),
+        tags: fc.array(fc.constantFrom("x", "y", "z")),
+        kind: fc.constantFrom("a", "b", "c"),
+        s: fc.string(),
+      },
+      { requiredKeys: [] },
+    ),
     fc.record({ a: fc.oneof(fc.string(), fc.constant(null), fc.integer()) }),
     fc.record({ a: fc.string(), n: fc.integer({ min: 0, max: 2 }), tags: fc.array(fc.constantFrom("x", "y"), { maxLength: 3 }) }, { requiredKeys: ["a"] }),
     fc.record({ rows: fc.array(fc.record({ cells: fc.array(fc.oneof(fc.string(), fc.constant(null), fc.integer())) })) }),
-    fc.record({ mail: fc.constantFrom("a@example.org", "a"), at: fc.constantFrom("2026-01-01T00:00:00Z", "yesterday"), id: fc.constantFrom("0190c1a0-0000-7000-8000-000000000000", "1"), url: fc.constantFrom("https://example.org", "x") }),
+    fc.record({
+      mail: fc.constantFrom("a@example.org", "a"),
+      at: fc.constantFrom("2026-01-01T00:00:00Z", "yesterday"),
+      id: fc.constantFrom("0190c1a0-0000-7000-8000-000000000000", "1"),
+      url: fc.constantFrom("https://example.org", "x"),
+    }),
     fc.tuple(fc.string(), fc.oneof(fc.integer(), fc.string())).map((pair): JsonValue => pair),
     fc.constantFrom<JsonValue>("a", 1, null, "b"),
   );

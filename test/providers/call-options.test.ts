@@ -12,17 +12,14 @@ import { startModelServer } from "../../src/testing/model-server/index.ts";
 import { contextOf, MODELS, PROTOCOLS, responded } from "./support.ts";
 
 const settings = { model: "m", apiKey: "k", baseUrl: "http://x/v1" };
-const shapes = [
-  anthropicVendor(settings),
-  openAiChatVendor(settings),
-  openAiResponsesVendor(settings),
-  openAiCompatibleVendor({ ...settings, provider: "p" }),
-].map((vendor) => vendor.shape);
+const shapes = [anthropicVendor(settings), openAiChatVendor(settings), openAiResponsesVendor(settings), openAiCompatibleVendor({ ...settings, provider: "p" })].map(
+  (vendor) => vendor.shape,
+);
 
 const text = fc.string({ unit: "grapheme", maxLength: 12 }).map((s) => s.replaceAll("\u0000", "\uFFFD").toWellFormed());
 const json = fc.jsonValue({ maxDepth: 2 }).map((value) => {
   const result = toJsonValue(value);
-  return (result.ok ? result.value : null) as JsonValue;
+  return result.ok ? result.value : null;
 });
 const jsonObject = fc.dictionary(text, json, { maxKeys: 3 }).map((value) => JSON.parse(JSON.stringify(value)) as JsonObject);
 /** Few ids, so that they repeat. */
@@ -116,15 +113,9 @@ test("reasoning is sent only to the vendor that can check it", () => {
   };
   const sent = shapes.slice(0, 3).map((shape) => {
     const { prompt } = toCallOptions(only([{ role: "assistant", content: [...Object.values(kinds), { type: "text", text: "t" }] }]), shape);
-    return ((prompt[0]?.content ?? []) as { type: string; providerOptions?: unknown }[])
-      .filter((part) => part.type === "reasoning")
-      .map((part) => part.providerOptions);
+    return ((prompt[0]?.content ?? []) as { type: string; providerOptions?: unknown }[]).filter((part) => part.type === "reasoning").map((part) => part.providerOptions);
   });
-  expect(sent).toEqual([
-    [kinds.signed, kinds.redacted].map((part) => part.metadata),
-    [],
-    [kinds.begun, kinds.ended].map((part) => part.metadata),
-  ]);
+  expect(sent).toEqual([[kinds.signed, kinds.redacted].map((part) => part.metadata), [], [kinds.begun, kinds.ended].map((part) => part.metadata)]);
 });
 
 /** The same value with the members of every object in another order, as jsonb may return it. */
@@ -187,10 +178,7 @@ test("a transcript that grows keeps its prompt as a prefix", () => {
     fc.property(call, exchange, fc.constantFrom(...shapes), (given, more, shape) => {
       const bare = { ...given, breakpoints: [] };
       const before = toCallOptions(bare, shape).prompt;
-      const after = toCallOptions(
-        { ...bare, messages: [...bare.messages, { role: "assistant", content: [{ type: "text", text: "so" }] }, ...more] },
-        shape,
-      ).prompt;
+      const after = toCallOptions({ ...bare, messages: [...bare.messages, { role: "assistant", content: [{ type: "text", text: "so" }] }, ...more] }, shape).prompt;
       expect(JSON.stringify(after.slice(0, before.length))).toBe(JSON.stringify(before));
     }),
     { numRuns: 100 },

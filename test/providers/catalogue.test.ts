@@ -17,14 +17,11 @@ function problem(resolve: () => Model): ModelConfigError {
   throw new Error("expected a ModelConfigError");
 }
 
-test.each(["nope:x", "claude-sonnet-4-5", "anthropic:", ":x", "constructor:x"])(
-  "refuses the name %s and lists the providers",
-  (name) => {
-    const error = problem(() => createModelCatalogue({ env: keys, servers: { vllm: { baseUrl: "http://v/v1" } } }).resolve(name, "t"));
-    expect(error.code).toBe("MODEL_UNKNOWN");
-    expect(error.message).toContain("anthropic, openai, openai-chat, ollama, vllm");
-  },
-);
+test.each(["nope:x", "claude-sonnet-4-5", "anthropic:", ":x", "constructor:x"])("refuses the name %s and lists the providers", (name) => {
+  const error = problem(() => createModelCatalogue({ env: keys, servers: { vllm: { baseUrl: "http://v/v1" } } }).resolve(name, "t"));
+  expect(error.code).toBe("MODEL_UNKNOWN");
+  expect(error.message).toContain("anthropic, openai, openai-chat, ollama, vllm");
+});
 
 test.each([
   ["anthropic:claude-sonnet-4-5", "ANTHROPIC_API_KEY"],
@@ -39,9 +36,7 @@ test.each([
 });
 
 test("refuses a base URL that is none", () => {
-  expect(
-    problem(() => createModelCatalogue({ env: { ...keys, ANTHROPIC_BASE_URL: "localhost:1" } }).resolve("anthropic:x", "t")).code,
-  ).toBe("MODEL_CONFIG_INVALID");
+  expect(problem(() => createModelCatalogue({ env: { ...keys, ANTHROPIC_BASE_URL: "localhost:1" } }).resolve("anthropic:x", "t")).code).toBe("MODEL_CONFIG_INVALID");
 });
 
 test("uses a tenant's own key, and base URLs from the environment with or without version", async () => {
@@ -50,8 +45,7 @@ test("uses a tenant's own key, and base URLs from the environment with or withou
     env: { ANTHROPIC_API_KEY: "shared", ANTHROPIC_BASE_URL: `${b.server.url}/` },
     keysByTenant: { acme: { anthropic: "acme-key" } },
   });
-  for (const tenant of ["acme", "other"])
-    responded(await catalogue.resolve("anthropic:claude-sonnet-4-5", tenant).call(callFor("anthropic"), contextOf({ tenant })));
+  for (const tenant of ["acme", "other"]) responded(await catalogue.resolve("anthropic:claude-sonnet-4-5", tenant).call(callFor("anthropic"), contextOf({ tenant })));
   expect(b.server.requests.map((request) => request.headers["x-api-key"])).toEqual(["acme-key", "shared"]);
 });
 

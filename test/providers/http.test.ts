@@ -8,9 +8,7 @@ describe.each(PROTOCOLS)("over %s", (protocol) => {
     await using b = await bench([{ text: "Hello, wörld 👋 – all well." }]);
     const deltas: string[] = [];
     const answer = responded(await b.ask(protocol, {}, { onDelta: (delta) => deltas.push(delta.text) }));
-    expect(answer.content.map(({ type, ...part }) => [type, "text" in part ? part.text : ""])).toEqual([
-      ["text", "Hello, wörld 👋 – all well."],
-    ]);
+    expect(answer.content.map(({ type, ...part }) => [type, "text" in part ? part.text : ""])).toEqual([["text", "Hello, wörld 👋 – all well."]]);
     expect(deltas.length).toBeGreaterThan(1);
     expect(deltas.join("")).toBe("Hello, wörld 👋 – all well.");
     expect(answer.finish.reason).toBe("stop");
@@ -40,9 +38,7 @@ describe.each(PROTOCOLS)("over %s", (protocol) => {
     ]);
     const first = responded(await b.ask(protocol));
     expect(first.finish.reason).toBe("tool_calls");
-    const calls = first.content
-      .filter((part) => part.type === "tool_call")
-      .map(({ call_id, name, input, arguments: written }) => [call_id, name, input, written]);
+    const calls = first.content.filter((part) => part.type === "tool_call").map(({ call_id, name, input, arguments: written }) => [call_id, name, input, written]);
     expect(calls).toEqual([
       ["c1", "weather", { city: "Oslo" }, undefined],
       ["c2", "weather", { city: "Paris" }, '{ "city":  "Paris" }'],
@@ -84,19 +80,11 @@ describe.each(PROTOCOLS)("over %s", (protocol) => {
 
   test("sends the same bytes for the same call, and can say which without sending", async () => {
     await using b = await bench([{ text: "x" }]);
-    const messages = [
-      user("a"),
-      assistant({ type: "tool_call", call_id: "k", name: "weather", input: { z: 1, city: "Å", "2": [1.5, null] } }),
-      result("k", "ok"),
-    ];
+    const messages = [user("a"), assistant({ type: "tool_call", call_id: "k", name: "weather", input: { z: 1, city: "Å", "2": [1.5, null] } }), result("k", "ok")];
     const model = b.model(protocol);
     const promised = await model.wireSha256?.(callFor(protocol, { messages, breakpoints: [0, 2] }));
     expect(b.server.requests.length).toBe(0);
-    const reordered = [
-      user("a"),
-      assistant({ type: "tool_call", call_id: "k", name: "weather", input: { "2": [1.5, null], city: "Å", z: 1 } }),
-      result("k", "ok"),
-    ];
+    const reordered = [user("a"), assistant({ type: "tool_call", call_id: "k", name: "weather", input: { "2": [1.5, null], city: "Å", z: 1 } }), result("k", "ok")];
     const one = responded(await b.ask(protocol, { messages, breakpoints: [0, 2] }));
     const two = responded(await b.ask(protocol, { messages: reordered, breakpoints: [0, 2] }));
     expect(b.server.requests[1]?.raw).toBe(b.server.requests[0]?.raw);
@@ -182,17 +170,14 @@ describe.each(PROTOCOLS)("over %s", (protocol) => {
   });
 
   test("classifies an error inside the stream", async () => {
-    await using b = await bench([
-      { text: "half of it", error: { status: protocol === "anthropic" ? 529 : 503, message: "Overloaded", afterEvents: 5 } },
-    ]);
+    await using b = await bench([{ text: "half of it", error: { status: protocol === "anthropic" ? 529 : 503, message: "Overloaded", afterEvents: 5 } }]);
     const failure = failed(await b.ask(protocol));
     expect(failure).toMatchObject({ code: "PROVIDER_OVERLOADED", retryable: true });
     expect(failure.message).toContain("Overloaded");
   });
 
   test("recognises an overflow that is told inside the stream", async () => {
-    const message =
-      protocol === "anthropic" ? "prompt is too long: 9 tokens > 8 maximum" : "Your input exceeds the context window of this model.";
+    const message = protocol === "anthropic" ? "prompt is too long: 9 tokens > 8 maximum" : "Your input exceeds the context window of this model.";
     await using b = await bench([
       {
         text: "x",

@@ -7,10 +7,7 @@ beforeAll(async () => {
 });
 afterAll(() => server.close());
 
-async function post(
-  path: string,
-  body: object | string,
-): Promise<{ status: number; body: { error?: { message?: string; type?: string } } & Record<string, unknown> }> {
+async function post(path: string, body: object | string): Promise<{ status: number; body: { error?: { message?: string; type?: string } } & Record<string, unknown> }> {
   const response = await fetch(server.url + path, { method: "POST", body: typeof body === "string" ? body : JSON.stringify(body) });
   return { status: response.status, body: (await response.json()) as never };
 }
@@ -38,13 +35,8 @@ describe("Anthropic Messages", () => {
   });
 
   test("accepts what the vendor accepts", async () => {
-    const tools = [
-      { name: "f", description: "d", input_schema: { type: "object" }, eager_input_streaming: true, cache_control: { type: "ephemeral" } },
-    ];
-    expect(
-      (await ask({ tools, messages: [u([text("hi")]), a([text("x"), use("1"), use("2")]), u([answer("2"), answer("1"), text("and?")])] }))
-        .status,
-    ).toBe(200);
+    const tools = [{ name: "f", description: "d", input_schema: { type: "object" }, eager_input_streaming: true, cache_control: { type: "ephemeral" } }];
+    expect((await ask({ tools, messages: [u([text("hi")]), a([text("x"), use("1"), use("2")]), u([answer("2"), answer("1"), text("and?")])] })).status).toBe(200);
   });
 
   test.each([
@@ -52,26 +44,14 @@ describe("Anthropic Messages", () => {
     ["no max_tokens", { max_tokens: undefined }, /max_tokens: Field required/],
     ["no messages", { messages: [] }, /at least one message/],
     ["unknown field of a block", { messages: [u([{ ...text("x"), id: 1 }])] }, /messages\.0\.content\.0\.text\.id: Extra inputs/],
-    [
-      "unknown field of a tool",
-      { tools: [{ name: "f", input_schema: { type: "object" }, parameters: {} }] },
-      /tools\.0\.custom\.parameters: Extra inputs/,
-    ],
+    ["unknown field of a tool", { tools: [{ name: "f", input_schema: { type: "object" }, parameters: {} }] }, /tools\.0\.custom\.parameters: Extra inputs/],
     ["two tools of one name", { tools: [1, 2].map(() => ({ name: "f", input_schema: { type: "object" } })) }, /Tool names must be unique/],
     ["a call without its result", { messages: [u("a"), a([use("1")]), u("b")] }, /without `tool_result` blocks immediately after: 1/],
     ["one of two results", { messages: [u("a"), a([use("1"), use("2")]), u([answer("1")])] }, /immediately after: 2/],
     ["a result behind text", { messages: [u("a"), a([use("1")]), u([text("b"), answer("1")])] }, /immediately after: 1/],
     ["a call at the end", { messages: [u("a"), a([use("1")])] }, /immediately after: 1/],
-    [
-      "a result without its call",
-      { messages: [u("a"), a("b"), u([answer("1")])] },
-      /unexpected `tool_use_id` found in `tool_result` blocks: 1/,
-    ],
-    [
-      "two results for a call",
-      { messages: [u("a"), a([use("1")]), u([answer("1"), answer("1")])] },
-      /multiple `tool_result` blocks with id: 1/,
-    ],
+    ["a result without its call", { messages: [u("a"), a("b"), u([answer("1")])] }, /unexpected `tool_use_id` found in `tool_result` blocks: 1/],
+    ["two results for a call", { messages: [u("a"), a([use("1")]), u([answer("1"), answer("1")])] }, /multiple `tool_result` blocks with id: 1/],
     ["repeated call ids", { messages: [u("a"), a([use("1")]), u([answer("1")]), a([use("1")]), u([answer("1")])] }, /ids must be unique/],
     ["a strange call id", { messages: [u("a"), a([use("a:b")]), u([answer("a:b")])] }, /should match pattern/],
     ["empty text", { messages: [u([text("")])] }, /must be non-empty/],
@@ -80,16 +60,8 @@ describe("Anthropic Messages", () => {
     ["the assistant first", { messages: [a("b"), u("a")] }, /first message must use the "user" role/],
     ["a role twice", { messages: [u("a"), u("b")] }, /roles must alternate/],
     ["a system message", { messages: [{ role: "system", content: "x" }, u("a")] }, /Unexpected role "system"/],
-    [
-      "changed thinking",
-      { messages: [u("a"), a([{ type: "thinking", thinking: "other", signature: "sig_x" }, text("b")]), u("c")] },
-      /Invalid `signature` in `thinking` block/,
-    ],
-    [
-      "five cache marks",
-      { messages: [u(Array.from({ length: 5 }, () => marked))] },
-      /A maximum of 4 blocks with cache_control may be provided. Found 5/,
-    ],
+    ["changed thinking", { messages: [u("a"), a([{ type: "thinking", thinking: "other", signature: "sig_x" }, text("b")]), u("c")] }, /Invalid `signature` in `thinking` block/],
+    ["five cache marks", { messages: [u(Array.from({ length: 5 }, () => marked))] }, /A maximum of 4 blocks with cache_control may be provided. Found 5/],
   ])("refuses %s", async (_name, over, message) => {
     const { status, body } = await ask(over);
     expect(status).toBe(400);
@@ -156,12 +128,7 @@ describe("Responses", () => {
     ["repeated call ids", { input: [u("a"), call("1"), output("1"), call("1"), output("1")] }, 400, /Duplicate function call/],
     ["a reference to a stored item", { input: [{ type: "item_reference", id: "rs_1" }] }, 404, /Items are not persisted/],
     ["reasoning by id only", { input: [u("a"), { type: "reasoning", id: "rs_1", summary: [] }, a("b")] }, 404, /not found/],
-    [
-      "changed reasoning",
-      { input: [u("a"), { type: "reasoning", id: "rs_1", summary: [], encrypted_content: "x" }, a("b")] },
-      400,
-      /could not be verified/,
-    ],
+    ["changed reasoning", { input: [u("a"), { type: "reasoning", id: "rs_1", summary: [], encrypted_content: "x" }, a("b")] }, 400, /could not be verified/],
   ])("refuses %s", async (_name, over, status, message) => {
     expect(await ask(over)).toMatchObject({ status, body: { error: { message: expect.stringMatching(message) as string } } });
   });

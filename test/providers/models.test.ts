@@ -7,9 +7,7 @@ const usage = (input: number, output: number, over: { cache_read?: number; cache
 describe("prices", () => {
   test("prices cached tokens by their class and once", () => {
     // 3 $ in, 15 $ out, 0.30 $ read, 3.75 $ write per million: 100 plain, 800 read, 100 written, 50 out.
-    expect(costUsdMicros("anthropic:claude-sonnet-4-5", usage(1000, 50, { cache_read: 800, cache_write: 100 }))).toBe(
-      300 + 240 + 375 + 750,
-    );
+    expect(costUsdMicros("anthropic:claude-sonnet-4-5", usage(1000, 50, { cache_read: 800, cache_write: 100 }))).toBe(300 + 240 + 375 + 750);
     expect(costUsdMicros("anthropic:claude-sonnet-4-5-20250929", usage(1000, 0))).toBe(3000);
   });
 
@@ -53,18 +51,7 @@ describe("windows", () => {
 });
 
 test("the table's rows exclude one another", () => {
-  for (const name of [
-    "claude-opus-5",
-    "claude-opus-5-5",
-    "claude-sonnet-5",
-    "claude-sonnet-4-5",
-    "gpt-5",
-    "gpt-5-mini",
-    "gpt-5.1",
-    "gpt-4o",
-    "gpt-4o-mini",
-    "gpt-4.1-nano",
-  ]) {
+  for (const name of ["claude-opus-5", "claude-opus-5-5", "claude-sonnet-5", "claude-sonnet-4-5", "gpt-5", "gpt-5-mini", "gpt-5.1", "gpt-4o", "gpt-4o-mini", "gpt-4.1-nano"]) {
     expect(KNOWN_MODELS.filter((model) => model.id.test(name)).length, name).toBe(1);
   }
 });

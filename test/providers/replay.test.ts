@@ -1,17 +1,10 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import type { Message } from "../../src/domain/transcript/message.ts";
-import {
-  chainConversations,
-  parseConversations,
-  replayScript,
-  type Protocol,
-  type ReplayScript,
-} from "../../src/testing/model-server/index.ts";
+import { chainConversations, parseConversations, replayScript, type Protocol, type ReplayScript } from "../../src/testing/model-server/index.ts";
 import { bench, PROTOCOLS, responded, type Bench } from "./support.ts";
 
-const read = (name: string) =>
-  parseConversations(readFileSync(new URL(`../fixtures/conversations/${name}.jsonl`, import.meta.url), "utf8"));
+const read = (name: string) => parseConversations(readFileSync(new URL(`../fixtures/conversations/${name}.jsonl`, import.meta.url), "utf8"));
 const airline = read("tau-airline");
 const coding = read("swe-agent");
 

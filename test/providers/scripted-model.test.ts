@@ -25,11 +25,7 @@ test("answers in order, records the calls and streams the text", async () => {
     usage: { scale: "estimate" },
   });
   expect(responded(await model.call(call, context))).toMatchObject({
-    content: [
-      { text: "two" },
-      { type: "tool_call", call_id: "call_2_1", input: { city: "Oslo" } },
-      { call_id: "call_2_2", arguments: "{", invalid: expect.any(String) as string },
-    ],
+    content: [{ text: "two" }, { type: "tool_call", call_id: "call_2_1", input: { city: "Oslo" } }, { call_id: "call_2_2", arguments: "{", invalid: expect.any(String) as string }],
     finish: { reason: "tool_calls" },
     usage: { input: 5, output: 6, scale: "provider" },
   });

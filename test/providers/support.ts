@@ -2,13 +2,7 @@ import type { CanonicalCall } from "../../src/domain/call.ts";
 import type { AssistantPart, Message } from "../../src/domain/transcript/message.ts";
 import type { Model, ModelCallContext, ModelFailure, ModelOutcome, ModelResponse } from "../../src/engine/model-port.ts";
 import { createModelCatalogue } from "../../src/providers/catalogue.ts";
-import {
-  startModelServer,
-  type ModelServer,
-  type ModelServerOptions,
-  type Protocol,
-  type ScriptedReply,
-} from "../../src/testing/model-server/index.ts";
+import { startModelServer, type ModelServer, type ModelServerOptions, type Protocol, type ScriptedReply } from "../../src/testing/model-server/index.ts";
 
 export const MODELS: Readonly<Record<Protocol, string>> = {
   anthropic: "anthropic:claude-sonnet-4-5",
@@ -55,12 +49,8 @@ export interface Bench extends AsyncDisposable {
 }
 
 /** A server that gives the replies in order (the last one again and again), and models that talk to it. */
-export async function bench(
-  replies: readonly ScriptedReply[] | ModelServerOptions["respond"],
-  options: Omit<ModelServerOptions, "respond"> = {},
-): Promise<Bench> {
-  const respond: ModelServerOptions["respond"] =
-    typeof replies === "function" ? replies : (request) => replies[Math.min(request.index, replies.length - 1)] as ScriptedReply;
+export async function bench(replies: readonly ScriptedReply[] | ModelServerOptions["respond"], options: Omit<ModelServerOptions, "respond"> = {}): Promise<Bench> {
+  const respond: ModelServerOptions["respond"] = typeof replies === "function" ? replies : (request) => replies[Math.min(request.index, replies.length - 1)] as ScriptedReply;
   const server = await startModelServer({ respond, ...options });
   const catalogue = createModelCatalogue({
     env: { ANTHROPIC_API_KEY: "key-a", OPENAI_API_KEY: "key-o" },

@@ -24,9 +24,7 @@ describe("Anthropic", () => {
     expect(first.content[1]).toEqual({ type: "reasoning", text: "", metadata: { anthropic: { redactedData: "EncryptedStuff==" } } });
     // Through jsonb and back.
     const stored = JSON.parse(JSON.stringify(first.content)) as typeof first.content;
-    responded(
-      await b.ask("anthropic", { messages: [user("a"), assistant(...stored), result("c", "cold")], settings: { reasoningEffort: "high" } }),
-    );
+    responded(await b.ask("anthropic", { messages: [user("a"), assistant(...stored), result("c", "cold")], settings: { reasoningEffort: "high" } }));
     expect(b.server.refused).toEqual([]);
     const sent = (b.server.requests[1]?.body as { messages: { content: unknown[] }[] } | undefined)?.messages[1]?.content;
     expect(sent?.slice(0, 2)).toMatchObject([
@@ -60,9 +58,7 @@ describe("Anthropic", () => {
     const body = b.server.requests[0]?.body as { system: object[]; tools: object[]; messages: { content: object[] }[] };
     expect(body.system[0]).toHaveProperty("cache_control");
     expect(body.tools[0]).not.toHaveProperty("cache_control");
-    expect(body.messages.flatMap((message, i) => (message.content.some((block) => "cache_control" in block) ? [i] : []))).toEqual([
-      0, 7, 8,
-    ]);
+    expect(body.messages.flatMap((message, i) => (message.content.some((block) => "cache_control" in block) ? [i] : []))).toEqual([0, 7, 8]);
     responded(await b.ask("anthropic", { system: "", messages, breakpoints: [8] }));
     expect((b.server.requests[1]?.body as { tools: object[] } | undefined)?.tools[0]).toHaveProperty("cache_control");
     expect(b.server.refused).toEqual([]);
@@ -75,9 +71,7 @@ describe("Anthropic", () => {
   });
 
   test("reports tokens that were counted before a stream broke", async () => {
-    await using b = await bench([
-      { text: "a long text that breaks", cutAfterEvents: 5, usage: { input: 1000, cacheRead: 600, cacheWrite: 100 } },
-    ]);
+    await using b = await bench([{ text: "a long text that breaks", cutAfterEvents: 5, usage: { input: 1000, cacheRead: 600, cacheWrite: 100 } }]);
     expect(failed(await b.ask("anthropic")).usage).toEqual({
       input: 1000,
       cache_read: 600,
@@ -98,10 +92,7 @@ describe("Anthropic", () => {
 
 describe("OpenAI Responses", () => {
   test("stores nothing at the vendor and refers to nothing there", async () => {
-    await using b = await bench([
-      { reasoning: reasoningText, text: "So.", toolCalls: [{ id: "c", name: "weather", arguments: { city: "Oslo" } }] },
-      { text: "end" },
-    ]);
+    await using b = await bench([{ reasoning: reasoningText, text: "So.", toolCalls: [{ id: "c", name: "weather", arguments: { city: "Oslo" } }] }, { text: "end" }]);
     const first = responded(await b.ask("openai-responses"));
     expect(first.content[0]).toMatchObject({
       type: "reasoning",

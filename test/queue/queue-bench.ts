@@ -3,7 +3,7 @@ import pg from "pg";
 import { afterAll } from "vitest";
 import { z } from "zod";
 import { agent, type Agent } from "../../src/agents/agent.ts";
-import { enqueueRun, type EnqueueOptions } from "../../src/client/enqueue.ts";
+import { DefinitionPins, enqueueRun, type EnqueueOptions } from "../../src/client/enqueue.ts";
 import { newEvent, type NewEvent } from "../../src/domain/event.ts";
 import { noUsage } from "../../src/domain/usage.ts";
 import type { AppendRequest, Log, RunPatch } from "../../src/engine/ports.ts";
@@ -41,7 +41,7 @@ export function queueBench(url: string): QueueBench {
   });
   return {
     db,
-    enqueue: (options = {}) => enqueueRun(db, same, plain, "go", options, definitionSha),
+    enqueue: (options = {}) => enqueueRun(db, same, plain, "go", options, new DefinitionPins(definitionSha)),
     async worker({ log = silentLog, leaseMs = 60_000, pool: poolName = "turn" } = {}) {
       const pool = new pg.Pool({ connectionString: url, max: 4, application_name: WORKER_NAME });
       pool.on("error", () => {});

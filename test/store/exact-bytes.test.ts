@@ -58,7 +58,7 @@ const model: Model = {
   structuredOutput: false,
   window: { tokens: undefined, source: "unknown" },
   call(call, { runId, turn }) {
-    const own = told.get(runId) ?? (waiting.shift() ?? nothing);
+    const own = told.get(runId) ?? waiting.shift() ?? nothing;
     told.set(runId, own);
     handed.set(runId, [...(handed.get(runId) ?? []), canonicalJson(call as unknown as JsonValue)]);
     return Promise.resolve({

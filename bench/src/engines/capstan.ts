@@ -6,7 +6,7 @@ import { answerTurn, auditor, finalAnswer, modelsOf, problemsOnly, turnsIn, type
 import type { Engine, EngineHooks, EngineOptions } from "./engine.ts";
 
 /** As many turns as a run may keep its worker while others wait for theirs. */
-const STICKY = { turns: 10, ms: 10_000 };
+const STICKY = { turns: 20, ms: 10_000 };
 
 export function capstan(mode: "one-job" | "sticky"): Engine {
   return {

@@ -47,8 +47,6 @@ export const toolResultPart = z.object({
   is_error: z.boolean().optional(),
 });
 
-export type TextPart = z.infer<typeof textPart>;
-export type ReasoningPart = z.infer<typeof reasoningPart>;
 export type FilePart = z.infer<typeof filePart>;
 export type ToolCallPart = z.infer<typeof toolCallPart>;
 export type ToolResultPart = z.infer<typeof toolResultPart>;

@@ -28,18 +28,7 @@ const TOP_FIELDS = [
   "speed",
   "inference_geo",
 ];
-const TOOL_FIELDS = [
-  "type",
-  "name",
-  "description",
-  "input_schema",
-  "cache_control",
-  "eager_input_streaming",
-  "strict",
-  "input_examples",
-  "defer_loading",
-  "allowed_callers",
-];
+const TOOL_FIELDS = ["type", "name", "description", "input_schema", "cache_control", "eager_input_streaming", "strict", "input_examples", "defer_loading", "allowed_callers"];
 const BLOCK_FIELDS: Readonly<Record<string, readonly string[]>> = {
   text: ["type", "text", "cache_control", "citations"],
   image: ["type", "source", "cache_control"],
@@ -75,14 +64,12 @@ function check(body: Json, issued: ReadonlyMap<string, string>): void {
   const max = body["max_tokens"];
   if (typeof max !== "number") throw new Refused("max_tokens: Field required");
   if (!Number.isInteger(max) || max < 1) throw new Refused("max_tokens: Input should be greater than or equal to 1");
-  if (body["temperature"] !== undefined && !((body["temperature"] as number) >= 0 && (body["temperature"] as number) <= 1))
-    throw new Refused("temperature: range: 0..1");
+  if (body["temperature"] !== undefined && !((body["temperature"] as number) >= 0 && (body["temperature"] as number) <= 1)) throw new Refused("temperature: range: 0..1");
   checkSystem(body["system"]);
   checkTools(body["tools"]);
   checkMessages(list(body["messages"], "messages"), issued);
   const marks = JSON.stringify(body).split('"cache_control":{').length - 1;
-  if (marks > MAX_CACHE_MARKS)
-    throw new Refused(`A maximum of ${MAX_CACHE_MARKS} blocks with cache_control may be provided. Found ${marks}.`);
+  if (marks > MAX_CACHE_MARKS) throw new Refused(`A maximum of ${MAX_CACHE_MARKS} blocks with cache_control may be provided. Found ${marks}.`);
 }
 
 function checkSystem(system: unknown): void {
@@ -101,8 +88,7 @@ function checkTools(tools: unknown): void {
     onlyKnown(tool, TOOL_FIELDS, (name) => `tools.${i}.custom.${name}: Extra inputs are not permitted`);
     const name = string(tool["name"], `tools.${i}.custom.name`);
     if (!TOOL_NAME.test(name)) throw new Refused(`tools.${i}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'`);
-    if (object(tool["input_schema"], `tools.${i}.custom.input_schema`)["type"] !== "object")
-      throw new Refused(`tools.${i}.custom.input_schema.type: Input should be 'object'`);
+    if (object(tool["input_schema"], `tools.${i}.custom.input_schema`)["type"] !== "object") throw new Refused(`tools.${i}.custom.input_schema.type: Input should be 'object'`);
     return name;
   });
   unique(names, () => "tools: Tool names must be unique.");
@@ -116,22 +102,14 @@ function checkMessages(messages: readonly unknown[], issued: ReadonlyMap<string,
     const role = string(message["role"], `messages.${i}.role`);
     const kinds = ROLE_BLOCKS[role];
     if (kinds === undefined)
-      throw new Refused(
-        `messages: Unexpected role "${role}". The Messages API accepts a top-level \`system\` parameter, not "system" as an input message role.`,
-      );
-    const content =
-      typeof message["content"] === "string"
-        ? [{ type: "text", text: message["content"] }]
-        : list(message["content"], `messages.${i}.content`);
+      throw new Refused(`messages: Unexpected role "${role}". The Messages API accepts a top-level \`system\` parameter, not "system" as an input message role.`);
+    const content = typeof message["content"] === "string" ? [{ type: "text", text: message["content"] }] : list(message["content"], `messages.${i}.content`);
     const last = i === messages.length - 1;
     if (content.length === 0 && !(role === "assistant" && last))
       throw new Refused(`messages.${i}: all messages must have non-empty content except for the optional final assistant message`);
-    const blocks = content.map((block, j) =>
-      checkBlock(object(block, `messages.${i}.content.${j}`), kinds, `messages.${i}.content.${j}`, issued),
-    );
+    const blocks = content.map((block, j) => checkBlock(object(block, `messages.${i}.content.${j}`), kinds, `messages.${i}.content.${j}`, issued));
     const end = blocks.at(-1);
-    if (end?.["type"] === "thinking" || end?.["type"] === "redacted_thinking")
-      throw new Refused(`messages.${i}: The final block in an assistant message cannot be \`thinking\`.`);
+    if (end?.["type"] === "thinking" || end?.["type"] === "redacted_thinking") throw new Refused(`messages.${i}: The final block in an assistant message cannot be \`thinking\`.`);
     if (last && role === "assistant" && end?.["type"] === "text" && String(end["text"]).trimEnd() !== end["text"])
       throw new Refused("messages: final assistant content cannot end with trailing whitespace");
     return { role, blocks };
@@ -141,8 +119,7 @@ function checkMessages(messages: readonly unknown[], issued: ReadonlyMap<string,
   unique(ids, () => "messages: `tool_use` ids must be unique");
   parsed.forEach(({ blocks }, i) => checkPairs(blocks, parsed[i - 1]?.blocks ?? [], parsed[i + 1]?.blocks ?? [], i));
   parsed.forEach(({ role }, i) => {
-    if (parsed[i + 1]?.role === role)
-      throw new Refused(`messages: roles must alternate between "user" and "assistant", but found multiple "${role}" roles in a row`);
+    if (parsed[i + 1]?.role === role) throw new Refused(`messages: roles must alternate between "user" and "assistant", but found multiple "${role}" roles in a row`);
   });
 }
 
@@ -150,35 +127,29 @@ function checkBlock(block: Json, kinds: readonly string[], where: string, issued
   const kind = String(block["type"]);
   const fields = BLOCK_FIELDS[kind];
   if (fields === undefined || !kinds.includes(kind))
-    throw new Refused(
-      `${where}: Input tag '${kind}' found using 'type' does not match any of the expected tags: ${kinds.map((name) => `'${name}'`).join(", ")}`,
-    );
+    throw new Refused(`${where}: Input tag '${kind}' found using 'type' does not match any of the expected tags: ${kinds.map((name) => `'${name}'`).join(", ")}`);
   onlyKnown(block, fields, (name) => `${where}.${kind}.${name}: Extra inputs are not permitted`);
   switch (kind) {
     case "text":
       checkText(block, where, "messages");
       break;
     case "tool_use":
-      if (!ID.test(string(block["id"], `${where}.tool_use.id`)))
-        throw new Refused(`${where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'`);
+      if (!ID.test(string(block["id"], `${where}.tool_use.id`))) throw new Refused(`${where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'`);
       text(block["name"], `${where}.tool_use.name`);
       object(block["input"], `${where}.tool_use.input`);
       break;
     case "tool_result":
       text(block["tool_use_id"], `${where}.tool_result.tool_use_id`);
-      if (Array.isArray(block["content"]))
-        for (const part of block["content"]) if ((part as Json)["type"] === "text") checkText(part as Json, where, "messages");
+      if (Array.isArray(block["content"])) for (const part of block["content"]) if ((part as Json)["type"] === "text") checkText(part as Json, where, "messages");
       break;
     case "thinking": {
       const thinking = string(block["thinking"], `${where}.thinking.thinking`);
       const signature = string(block["signature"], `${where}.thinking.signature`);
-      if (signature !== signatureOf(thinking) && issued.get(signature) !== thinking)
-        throw new Refused(`${where}: Invalid \`signature\` in \`thinking\` block`);
+      if (signature !== signatureOf(thinking) && issued.get(signature) !== thinking) throw new Refused(`${where}: Invalid \`signature\` in \`thinking\` block`);
       break;
     }
     case "redacted_thinking":
-      if (!issued.has(string(block["data"], `${where}.redacted_thinking.data`)))
-        throw new Refused(`${where}: Invalid \`data\` in \`redacted_thinking\` block`);
+      if (!issued.has(string(block["data"], `${where}.redacted_thinking.data`))) throw new Refused(`${where}: Invalid \`data\` in \`redacted_thinking\` block`);
       break;
     default:
       break;
@@ -196,17 +167,10 @@ function checkText(block: Json, where: string, what: string): void {
 function checkPairs(blocks: readonly Json[], before: readonly Json[], after: readonly Json[], i: number): void {
   const answers = after.slice(
     0,
-    Math.max(
-      0,
-      after.findIndex((block) => block["type"] !== "tool_result") < 0
-        ? after.length
-        : after.findIndex((block) => block["type"] !== "tool_result"),
-    ),
+    Math.max(0, after.findIndex((block) => block["type"] !== "tool_result") < 0 ? after.length : after.findIndex((block) => block["type"] !== "tool_result")),
   );
   const answered = answers.map((block) => block["tool_use_id"]);
-  const missing = blocks
-    .filter((block) => block["type"] === "tool_use" && !answered.includes(block["id"]))
-    .map((block) => String(block["id"]));
+  const missing = blocks.filter((block) => block["type"] === "tool_use" && !answered.includes(block["id"])).map((block) => String(block["id"]));
   if (missing.length > 0) {
     throw new Refused(
       `messages.${i}: \`tool_use\` ids were found without \`tool_result\` blocks immediately after: ${missing.join(", ")}. Each \`tool_use\` block must have a corresponding \`tool_result\` block in the next message.`,
@@ -220,10 +184,7 @@ function checkPairs(blocks: readonly Json[], before: readonly Json[], after: rea
         `messages.${i}.content: unexpected \`tool_use_id\` found in \`tool_result\` blocks: ${id}. Each \`tool_result\` block must have a corresponding \`tool_use\` block in the previous message.`,
       );
   }
-  unique(
-    results,
-    (id) => `messages.${i}.content: each tool_use must have a single result. Found multiple \`tool_result\` blocks with id: ${id}`,
-  );
+  unique(results, (id) => `messages.${i}.content: each tool_use must have a single result. Found multiple \`tool_result\` blocks with id: ${id}`);
 }
 
 /** In the order of Anthropic's cache: tools, system, messages. */
@@ -301,17 +262,11 @@ function deltas(block: PlannedBlock, chars: number): object[] {
     case "text":
       return pieces(block.text, chars).map((piece) => ({ type: "text_delta", text: piece }));
     case "reasoning":
-      return [
-        ...pieces(block.text, chars).map((piece) => ({ type: "thinking_delta", thinking: piece })),
-        { type: "signature_delta", signature: block.signature },
-      ];
+      return [...pieces(block.text, chars).map((piece) => ({ type: "thinking_delta", thinking: piece })), { type: "signature_delta", signature: block.signature }];
     case "redacted":
       return [];
     case "call":
-      return [
-        { type: "input_json_delta", partial_json: "" },
-        ...pieces(block.arguments, chars).map((piece) => ({ type: "input_json_delta", partial_json: piece })),
-      ];
+      return [{ type: "input_json_delta", partial_json: "" }, ...pieces(block.arguments, chars).map((piece) => ({ type: "input_json_delta", partial_json: piece }))];
   }
 }
 

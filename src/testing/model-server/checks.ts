@@ -14,8 +14,7 @@ export class Refused extends Error {
 export type Json = Readonly<Record<string, unknown>>;
 
 export function object(value: unknown, where: string): Json {
-  if (typeof value !== "object" || value === null || Array.isArray(value))
-    throw new Refused(`${where}: Input should be a valid dictionary`);
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new Refused(`${where}: Input should be a valid dictionary`);
   return value as Json;
 }
 

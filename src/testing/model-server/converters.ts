@@ -105,9 +105,7 @@ function toReply(message: RecordedMessage): ScriptedReply {
   const calls = message.tool_calls ?? [];
   return {
     ...(message.content === null || message.content === undefined ? {} : { text: message.content }),
-    ...(calls.length === 0
-      ? {}
-      : { toolCalls: calls.map((call) => ({ id: call.id, name: call.function.name, arguments: call.function.arguments })) }),
+    ...(calls.length === 0 ? {} : { toolCalls: calls.map((call) => ({ id: call.id, name: call.function.name, arguments: call.function.arguments })) }),
   };
 }
 
@@ -141,8 +139,7 @@ function argumentNames(written: string): string[] {
 
 /** Answers in a request: assistant messages, or in the Responses API runs of items that came from one answer. */
 function answersIn(request: ModelRequest): number {
-  if (request.protocol !== "openai-responses")
-    return (request.body["messages"] as readonly RecordedMessage[]).filter((message) => message.role === "assistant").length;
+  if (request.protocol !== "openai-responses") return (request.body["messages"] as readonly RecordedMessage[]).filter((message) => message.role === "assistant").length;
   const input = request.body["input"];
   if (!Array.isArray(input)) return 0;
   const own = (item: { type?: string; role?: string } | undefined) =>

@@ -64,16 +64,14 @@ function check(body: Json): void {
   text(body["model"], "model");
   checkTools(body["tools"]);
   const messages = list(body["messages"], "messages").map((value, i) => checkMessage(object(value, `messages[${i}]`), i));
-  if (messages.length === 0)
-    throw new Refused("Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead.");
+  if (messages.length === 0) throw new Refused("Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead.");
   checkPairs(messages);
 }
 
 function checkTools(tools: unknown): void {
   if (tools === undefined) return;
   const listed = list(tools, "tools");
-  if (listed.length === 0)
-    throw new Refused("Invalid 'tools': empty array. Expected an array with minimum length 1, but got an empty array instead.");
+  if (listed.length === 0) throw new Refused("Invalid 'tools': empty array. Expected an array with minimum length 1, but got an empty array instead.");
   const names = listed.map((value, i) => {
     const tool = object(value, `tools[${i}]`);
     onlyKnown(tool, ["type", "function"], (name) => `Unknown parameter: 'tools[${i}].${name}'.`);
@@ -81,9 +79,7 @@ function checkTools(tools: unknown): void {
     onlyKnown(fn, ["name", "description", "parameters", "strict"], (name) => `Unknown parameter: 'tools[${i}].function.${name}'.`);
     const name = string(fn["name"], `tools[${i}].function.name`);
     if (!FUNCTION_NAME.test(name))
-      throw new Refused(
-        `Invalid 'tools[${i}].function.name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.`,
-      );
+      throw new Refused(`Invalid 'tools[${i}].function.name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.`);
     return name;
   });
   unique(names, (name) => `Duplicate function name: ${name}`);
@@ -92,30 +88,20 @@ function checkTools(tools: unknown): void {
 function checkMessage(message: Json, i: number): Json {
   const role = String(message["role"]);
   const fields = MESSAGE_FIELDS[role];
-  if (fields === undefined)
-    throw new Refused(
-      `Invalid value: '${role}'. Supported values are: 'system', 'assistant', 'user', 'function', 'tool', and 'developer'.`,
-    );
+  if (fields === undefined) throw new Refused(`Invalid value: '${role}'. Supported values are: 'system', 'assistant', 'user', 'function', 'tool', and 'developer'.`);
   onlyKnown(message, fields, (name) => `Unknown parameter: 'messages[${i}].${name}'.`);
   const calls = message["tool_calls"];
   const content = message["content"];
   if (content === null || content === undefined) {
-    if (role !== "assistant" || calls === undefined)
-      throw new Refused(`Invalid value for 'content': expected a string, got null. (messages[${i}])`);
+    if (role !== "assistant" || calls === undefined) throw new Refused(`Invalid value for 'content': expected a string, got null. (messages[${i}])`);
   } else if (typeof content !== "string") {
     if (list(content, `messages[${i}].content`).length === 0) throw new Refused(`Invalid 'messages[${i}].content': empty array.`);
   }
   if (calls !== undefined) {
     if (list(calls, `messages[${i}].tool_calls`).length === 0)
-      throw new Refused(
-        `Invalid 'messages[${i}].tool_calls': empty array. Expected an array with minimum length 1, but got an empty array instead.`,
-      );
+      throw new Refused(`Invalid 'messages[${i}].tool_calls': empty array. Expected an array with minimum length 1, but got an empty array instead.`);
     (calls as Json[]).forEach((call, j) => {
-      onlyKnown(
-        call,
-        ["id", "type", "function", "extra_content"],
-        (name) => `Unknown parameter: 'messages[${i}].tool_calls[${j}].${name}'.`,
-      );
+      onlyKnown(call, ["id", "type", "function", "extra_content"], (name) => `Unknown parameter: 'messages[${i}].tool_calls[${j}].${name}'.`);
       if (text(call["id"], `messages[${i}].tool_calls[${j}].id`).length > MAX_CALL_ID_CHARS)
         throw new Refused(
           `Invalid 'messages[${i}].tool_calls[${j}].id': string too long. Expected a string with maximum length ${MAX_CALL_ID_CHARS}, but got a string with length ${String(call["id"]).length} instead.`,
@@ -134,8 +120,7 @@ function checkPairs(messages: readonly Json[]): void {
   messages.forEach((message) => {
     if (message["role"] === "tool") {
       const id = String(message["tool_call_id"]);
-      if (!open.includes(id))
-        throw new Refused("Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.");
+      if (!open.includes(id)) throw new Refused("Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.");
       open = open.filter((other) => other !== id);
       return;
     }
@@ -173,8 +158,7 @@ export function openAiUsage(plan: Plan): object {
 function events(plan: Plan, body: Json): StreamEvent[] {
   const head = { id: `chatcmpl_${plan.index}`, object: "chat.completion.chunk", created: 0, model: plan.model };
   const out: StreamEvent[] = [];
-  const add = (delta: object, finish: string | null = null) =>
-    out.push({ data: { ...head, choices: [{ index: 0, delta, finish_reason: finish }] } });
+  const add = (delta: object, finish: string | null = null) => out.push({ data: { ...head, choices: [{ index: 0, delta, finish_reason: finish }] } });
   add({ role: "assistant", content: "" });
   let call = 0;
   for (const block of plan.blocks) {

@@ -62,8 +62,7 @@ function check(body: Json, issued: ReadonlyMap<string, string>): void {
   checkTools(body["tools"]);
   if (typeof body["input"] === "string") return;
   const items = list(body["input"], "input").map((value, i) => checkItem(object(value, `input[${i}]`), i, issued));
-  if (items.length === 0)
-    throw new Refused("Invalid 'input': empty array. Expected an array with minimum length 1, but got an empty array instead.");
+  if (items.length === 0) throw new Refused("Invalid 'input': empty array. Expected an array with minimum length 1, but got an empty array instead.");
   checkPairs(items);
 }
 
@@ -71,11 +70,7 @@ function checkTools(tools: unknown): void {
   if (tools === undefined) return;
   const names = list(tools, "tools").map((value, i) => {
     const tool = object(value, `tools[${i}]`);
-    onlyKnown(
-      tool,
-      ["type", "name", "description", "parameters", "strict", "defer_loading"],
-      (name) => `Unknown parameter: 'tools[${i}].${name}'.`,
-    );
+    onlyKnown(tool, ["type", "name", "description", "parameters", "strict", "defer_loading"], (name) => `Unknown parameter: 'tools[${i}].${name}'.`);
     return text(tool["name"], `tools[${i}].name`);
   });
   unique(names, (name) => `Duplicate tool name: ${name}`);
@@ -94,11 +89,8 @@ function checkItem(item: Json, i: number, issued: ReadonlyMap<string, string>): 
   switch (kind) {
     case "message": {
       if (!["user", "assistant", "system", "developer"].includes(String(item["role"])))
-        throw new Refused(
-          `Invalid value: '${String(item["role"])}'. Supported values are: 'assistant', 'system', 'developer', and 'user'.`,
-        );
-      if (typeof item["content"] !== "string" && list(item["content"], `input[${i}].content`).length === 0)
-        throw new Refused(`Invalid 'input[${i}].content': empty array.`);
+        throw new Refused(`Invalid value: '${String(item["role"])}'. Supported values are: 'assistant', 'system', 'developer', and 'user'.`);
+      if (typeof item["content"] !== "string" && list(item["content"], `input[${i}].content`).length === 0) throw new Refused(`Invalid 'input[${i}].content': empty array.`);
       break;
     }
     case "function_call":
@@ -141,9 +133,7 @@ function checkPairs(items: readonly (Json & { readonly kind: string })[]): void 
   items.forEach((item, i) => {
     if (item.kind !== "reasoning") return;
     const next = items[i + 1];
-    const follows =
-      next !== undefined &&
-      (next.kind === "reasoning" || next.kind === "function_call" || (next.kind === "message" && next["role"] === "assistant"));
+    const follows = next !== undefined && (next.kind === "reasoning" || next.kind === "function_call" || (next.kind === "message" && next["role"] === "assistant"));
     if (!follows) throw new Refused(`Item '${String(item["id"])}' of type 'reasoning' was provided without its required following item.`);
   });
 }
@@ -157,11 +147,9 @@ function segments(body: Json): Segment[] {
 type Item = Record<string, unknown>;
 
 /** The finished items of a plan. Reasoning is encrypted only for clients that ask for it. */
-function items(plan: Plan, body: Json): Item[] {
+function finishedItems(plan: Plan, body: Json): Item[] {
   const encrypted = Array.isArray(body["include"]) && body["include"].includes("reasoning.encrypted_content");
-  return plan.blocks.flatMap((block, k): Item[] =>
-    block.kind === "redacted" ? [] : [finishedItem(block, `${plan.index}_${k}`, encrypted)],
-  );
+  return plan.blocks.flatMap((block, k): Item[] => (block.kind === "redacted" ? [] : [finishedItem(block, `${plan.index}_${k}`, encrypted)]));
 }
 
 function finishedItem(block: Exclude<PlannedBlock, { kind: "redacted" }>, id: string, encrypted: boolean): Item {
@@ -228,7 +216,7 @@ function events(plan: Plan, body: Json): StreamEvent[] {
   const add = (type: string, data: object) => out.push({ event: type, data: { type, sequence_number: out.length, ...data } });
   add("response.created", { response: response(plan, [], "in_progress", false) });
   add("response.in_progress", { response: response(plan, [], "in_progress", false) });
-  const finished = items(plan, body);
+  const finished = finishedItems(plan, body);
   finished.forEach((item, output_index) => {
     const at = { item_id: item["id"], output_index };
     switch (item["type"]) {
@@ -237,8 +225,7 @@ function events(plan: Plan, body: Json): StreamEvent[] {
         add("response.output_item.added", { output_index, item: { ...item, summary: [], ...encryptedStart(item) } });
         for (const part of item["summary"] as { text: string }[]) {
           add("response.reasoning_summary_part.added", { ...at, summary_index: 0, part: { type: "summary_text", text: "" } });
-          for (const delta of pieces(part.text, plan.chunkChars))
-            add("response.reasoning_summary_text.delta", { ...at, summary_index: 0, delta });
+          for (const delta of pieces(part.text, plan.chunkChars)) add("response.reasoning_summary_text.delta", { ...at, summary_index: 0, delta });
           add("response.reasoning_summary_text.done", { ...at, summary_index: 0, text: part.text });
           add("response.reasoning_summary_part.done", { ...at, summary_index: 0, part: { type: "summary_text", text: part.text } });
         }
@@ -268,7 +255,7 @@ function events(plan: Plan, body: Json): StreamEvent[] {
 }
 
 function whole(plan: Plan, body: Json): object {
-  return response(plan, items(plan, body), statusOf(plan), true);
+  return response(plan, finishedItems(plan, body), statusOf(plan), true);
 }
 
 /** A response that fails after it began. (The API's bare `error` event can be had by giving it as `body`.) */

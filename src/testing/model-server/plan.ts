@@ -49,9 +49,7 @@ export function planReply(request: ModelRequest, reply: ScriptedReply, counted: 
       arguments: typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments),
     })),
   ];
-  const written = blocks.map((block) =>
-    block.kind === "call" ? block.name + block.arguments : block.kind === "redacted" ? block.data : block.text,
-  );
+  const written = blocks.map((block) => (block.kind === "call" ? block.name + block.arguments : block.kind === "redacted" ? block.data : block.text));
   const thought = blocks.filter((block) => block.kind === "reasoning").map((block) => block.text);
   return {
     index,

@@ -6,16 +6,7 @@ import { PromptCache } from "./count.ts";
 import { openAiChatWire } from "./openai-chat.ts";
 import { openAiResponsesWire } from "./openai-responses.ts";
 import { planReply, type StreamEvent } from "./plan.ts";
-import type {
-  ModelRequest,
-  ModelServer,
-  ModelServerOptions,
-  Protocol,
-  RefusedRequest,
-  ScriptedError,
-  ScriptedReply,
-  SeenRequest,
-} from "./script.ts";
+import type { ModelRequest, ModelServer, ModelServerOptions, Protocol, RefusedRequest, ScriptedError, ScriptedReply, SeenRequest } from "./script.ts";
 import type { Wire } from "./wire.ts";
 
 const WIRES: Readonly<Record<Protocol, Wire>> = {
@@ -40,8 +31,7 @@ export async function startModelServer(options: ModelServerOptions): Promise<Mod
     const path = new URL(incoming.url ?? "/", "http://localhost").pathname;
     const protocol = Object.hasOwn(PATHS, path) ? PATHS[path] : undefined;
     const raw = await readBody(incoming);
-    if (protocol === undefined || incoming.method !== "POST")
-      return sendJson(outgoing, 404, { error: { message: `no route for ${incoming.method} ${path}` } });
+    if (protocol === undefined || incoming.method !== "POST") return sendJson(outgoing, 404, { error: { message: `no route for ${incoming.method} ${path}` } });
     const wire = WIRES[protocol];
 
     let body: Json;
@@ -51,11 +41,7 @@ export async function startModelServer(options: ModelServerOptions): Promise<Mod
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       refused.push({ protocol, raw, message: error.message });
-      return sendJson(
-        outgoing,
-        error.status,
-        wire.errorBody({ status: error.status, message: error.message, ...(error.code === undefined ? {} : { code: error.code }) }),
-      );
+      return sendJson(outgoing, error.status, wire.errorBody({ status: error.status, message: error.message, ...(error.code === undefined ? {} : { code: error.code }) }));
     }
 
     const request: ModelRequest = { protocol, path, body, raw, headers: headersOf(incoming), index: requests.length };
@@ -69,9 +55,7 @@ export async function startModelServer(options: ModelServerOptions): Promise<Mod
     });
     const counted = cache.count(String(body["model"]), wire.segments(body), wire.automaticCache);
     const reply: ScriptedReply =
-      options.windowTokens !== undefined && counted.input > options.windowTokens
-        ? { error: wire.overflow(counted.input, options.windowTokens) }
-        : await options.respond(request);
+      options.windowTokens !== undefined && counted.input > options.windowTokens ? { error: wire.overflow(counted.input, options.windowTokens) } : await options.respond(request);
     const plan = planReply(request, reply, counted);
     for (const block of plan.blocks) {
       if (block.kind === "reasoning") issued.set(block.signature, block.text);
@@ -224,7 +208,5 @@ function parseBody(raw: string): Json {
 }
 
 function headersOf(incoming: IncomingMessage): Record<string, string> {
-  return Object.fromEntries(
-    Object.entries(incoming.headers).map(([name, value]) => [name, Array.isArray(value) ? value.join(", ") : (value ?? "")]),
-  );
+  return Object.fromEntries(Object.entries(incoming.headers).map(([name, value]) => [name, Array.isArray(value) ? value.join(", ") : (value ?? "")]));
 }

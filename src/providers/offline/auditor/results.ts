@@ -39,7 +39,6 @@ export const resultSchemas = {
 };
 export type AuditToolName = keyof typeof resultSchemas;
 export type AuditResult<Name extends AuditToolName> = z.output<(typeof resultSchemas)[Name]>;
-export type FolderEntries = AuditResult<"list_folder">["entries"];
 export type Facts = AuditResult<"file_facts">["files"][number];
 export type Hit = AuditResult<"search_text">["hits"][number];
 
