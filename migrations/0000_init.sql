@@ -297,7 +297,9 @@ CREATE UNIQUE INDEX "inbox_dedupe" ON "capstan"."inbox" USING btree ("run_id","d
 CREATE INDEX "quota_reservations_open" ON "capstan"."quota_reservations" USING btree ("worker_id") WHERE settled_at is null;--> statement-breakpoint
 CREATE UNIQUE INDEX "runs_idempotency" ON "capstan"."runs" USING btree ("tenant","idempotency_key") WHERE idempotency_key is not null;--> statement-breakpoint
 CREATE UNIQUE INDEX "runs_child" ON "capstan"."runs" USING btree ("parent_run_id","parent_call","child_index") WHERE parent_run_id is not null;--> statement-breakpoint
-CREATE INDEX "runs_active" ON "capstan"."runs" USING btree ("pool") WHERE state in ('queued', 'running');--> statement-breakpoint
+CREATE INDEX "runs_active" ON "capstan"."runs" USING btree ("state","pool") WHERE state in ('queued', 'running');--> statement-breakpoint
+CREATE INDEX "runs_input_waits" ON "capstan"."runs" USING btree ("id") WHERE state = 'waiting' and inbox_pending > 0;--> statement-breakpoint
+CREATE INDEX "runs_deadline" ON "capstan"."runs" USING btree ("deadline") WHERE state = 'waiting' and deadline is not null;--> statement-breakpoint
 CREATE INDEX "runs_waiting" ON "capstan"."runs" USING btree ("wait_reason","agent") WHERE state = 'waiting';--> statement-breakpoint
 CREATE INDEX "usage_ledger_run" ON "capstan"."usage_ledger" USING btree ("run_id");--> statement-breakpoint
 CREATE INDEX "usage_ledger_tenant" ON "capstan"."usage_ledger" USING btree ("tenant","at");--> statement-breakpoint

@@ -84,6 +84,10 @@ begin
     returning * into v_run;
   if v_run.id is null then
     select * into v_found from capstan.runs r where r.tenant = enqueue_run.tenant and r.idempotency_key = enqueue_run.idempotency_key;
+    if v_found.id is null then
+      -- REPEATABLE READ: the run that has the key was committed after this transaction began.
+      raise exception 'another transaction has just used idempotency key %', enqueue_run.idempotency_key using errcode = '40001', hint = 'Begin the transaction again.';
+    end if;
     -- The digest is over jsonb's text, in which 1 and 1.0 differ though they are equal: compare the values before refusing.
     if v_found.agent = enqueue_run.agent and (v_found.input_digest = v_digest
         or exists (select from capstan.events e where e.run_id = v_found.id and e.seq = 1 and (e.payload -> 'input')::jsonb = enqueue_run.input)) then
@@ -114,6 +118,7 @@ declare
   v_id uuid;
   v_run capstan.runs;
 begin
+  if send.kind is distinct from 'input' then raise exception 'kind % is not known: send takes ''input''', coalesce(send.kind, 'null') using errcode = 'KC006'; end if;
   if send.payload is null then raise exception 'payload is null' using errcode = 'KC006'; end if;
   if octet_length(send.payload::text) > 1048576 then
     raise exception 'input of % bytes is over the inline limit of 1048576 bytes', octet_length(send.payload::text) using errcode = 'KC005';
@@ -166,7 +171,6 @@ begin
       values (v_run.id, v_now, (random() * 2147483647)::int, v_run.next_seq, v_run.turn, v_run.fencing_token + 1, v_run.view_epoch,
         octet_length(v_payload::text), 1, 0, 'run.cancelled', cancel_run.actor, v_payload);
     delete from capstan.wishes w where w.run_id = v_run.id;
-    perform pg_notify('capstan_cancel', v_run.id::text);
     if v_run.id = cancel_run.run_id then v_ended := true; end if;
   end loop;
   return v_ended;

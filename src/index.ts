@@ -6,6 +6,7 @@ export { tool, type Tool, type ToolSpec } from "./agents/tool.ts";
 export type { EnqueueOptions } from "./client/enqueue.ts";
 export {
   ArgumentError,
+  DatabaseUnavailableError,
   IdempotencyConflictError,
   InboxFullError,
   InputInvalidError,

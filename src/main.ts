@@ -45,7 +45,7 @@ export interface Capstan {
   enqueue(agent: string, input: unknown, options?: EnqueueOptions): Promise<RunHandle>;
   run<Output = unknown>(id: string): RunHandle<Output>;
   startWorker(options?: { readonly pool?: string }): Promise<RunningWorker>;
-  /** Stops workers that were started here and closes connections. */
+  /** Stops workers that were started here and closes connections. May be called twice. */
   close(): Promise<void>;
   readonly db: pg.Pool;
 }
@@ -73,6 +73,7 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
   const pins = new DefinitionPins(definitionSha);
   const workers: RunningWorker[] = [];
   const closed = new AbortController();
+  let closing: Promise<void> | undefined;
 
   const register = async ({ promote = false }: { readonly promote?: boolean } = {}): Promise<Map<string, string>> => {
     const shas = new Map<string, string>();
@@ -111,10 +112,10 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
       workers.push(worker);
       return worker;
     },
-    async close() {
+    close() {
       closed.abort();
-      await Promise.all(workers.map((worker) => worker.stop()));
-      await db.end();
+      closing ??= Promise.all(workers.map((worker) => worker.stop())).then(() => db.end());
+      return closing;
     },
   };
 }

@@ -93,7 +93,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     store,
     definitions: options.definitions,
     blobs: new PostgresBlobStore(db, named, outage),
-    ledger: new PostgresUsageLedger(db, named),
+    ledger: new PostgresUsageLedger(db, named, outage),
     ring: createRing({ meter: options.meter, clockMs }),
     models: options.models,
     agents,
@@ -191,7 +191,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     endSql: named(END_BLOCKED_SQL),
     busy: () => running,
     onBuried: revive,
-    onExit: (error) => log.error({ err: error }, "the heartbeat thread ended; this worker will be taken for dead"),
+    onExit: (error) => log.error({ err: error }, "the heartbeat thread ended and is begun again"),
   });
   const sweep = new Sweep({
     pool: db,
@@ -216,7 +216,16 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   const watch = new HeldWatch(inFlight, store, log);
   const listener = new WishListener({ connectionString: options.directConnectionString, channel: named("capstan_wish"), poolName, log, onWish: () => relay.poke() });
 
-  await runner.start();
+  try {
+    await runner.start();
+  } catch (error) {
+    // Nobody gets a handle to stop: a heartbeat that went on would keep a worker alive that does nothing.
+    stopped.abort();
+    await workers.end(workerId, "stopped").catch((cause: unknown) => log.warn({ err: cause }, "could not sign off; the lease will run out"));
+    await heartbeat.stop();
+    await Promise.all([db.end(), queueDb.end(), relayDb.end()]);
+    throw error;
+  }
   relay.start();
   listener.start();
   watch.start();

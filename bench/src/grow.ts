@@ -81,7 +81,7 @@ async function load(url: string, runId: string): Promise<Loaded> {
   const started = performance.now();
   const loaded = await new JournalReader(pool, namedSql(defaultNames)).load(runId);
   if (loaded === undefined) throw new Error(`there is no run ${runId}`);
-  const { state, meter } = remember(loaded);
+  const { state, meter } = remember(loaded, started);
   const frame = renderFrame(auditor.definition, BENCH_MODEL, false);
   const breakpoints = breakpointsOf(state.view.length);
   const { sizeBytes } = meter.close(frame, state, { model: frame.model, settings: frame.settings, breakpoints });

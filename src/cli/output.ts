@@ -16,7 +16,7 @@ export class Output {
 
   constructor({ isJson }: { readonly isJson: boolean }) {
     this.isJson = isJson;
-    this.colors = pc.createColors(pc.isColorSupported && process.stdout.isTTY);
+    this.colors = pc.createColors(pc.isColorSupported && Boolean(process.stdout.isTTY));
     process.stdout.on("error", (error: NodeJS.ErrnoException) => {
       if (error.code === "EPIPE") this.#closed.abort();
     });

@@ -89,8 +89,10 @@ export async function enqueueRun(
       // In the caller's transaction it may yet be rolled back.
       if (options.tx === undefined) pins.noteStored(sha);
     }
-    const checked = isLarge ? input : checkInput(agent, input);
-    const kept = runId === null ? checked : await offload(checked, { db: tx, named, tenant: options.tenant ?? "default", runId, limitBytes });
+    // Files are handed over as bytes, which no schema describes; text is checked however long it is.
+    const checked = isLarge && typeof input !== "string" ? input : checkInput(agent, input);
+    const kept =
+      runId === null || !needsOffload(checked, limitBytes - 4_096) ? checked : await offload(checked, { db: tx, named, tenant: options.tenant ?? "default", runId, limitBytes });
     const json = inputJson(name, kept);
     const rows = await queryTx<{ id: string }>(tx, named(ENQUEUE), [
       name,

@@ -3,6 +3,7 @@ export { createClient, type CapstanClient, type ClientOptions } from "./client.t
 export type { EnqueueAgent, EnqueueOptions } from "./enqueue.ts";
 export {
   ArgumentError,
+  DatabaseUnavailableError,
   IdempotencyConflictError,
   InboxFullError,
   InputInvalidError,

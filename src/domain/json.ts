@@ -3,6 +3,8 @@
  * that is hashed is written by `canonicalJson`. Both are versioned by RENDER_VERSION (transcript/render.ts): the
  * bytes that they give are promised to stay (P5).
  */
+import { parseJsonText } from "./json-text.ts";
+
 export type JsonValue = null | boolean | number | string | readonly JsonValue[] | { readonly [key: string]: JsonValue };
 export type JsonObject = { readonly [key: string]: JsonValue };
 
@@ -135,7 +137,7 @@ export function canonicalJson(value: JsonValue): string {
 export function parseJson(text: string): JsonResult {
   let parsed: unknown;
   try {
-    parsed = JSON.parse(text);
+    parsed = parseJsonText(text);
   } catch (error) {
     // V8 quotes the text around the error.
     return { ok: false, problem: { path: "$", problem: quoted((error as Error).message) } };

@@ -26,6 +26,17 @@ export class EventInvalidError extends CapstanError {
   }
 }
 
+/** The rows are valid one by one, but do not make a run: written by something else, or rows are missing. */
+export class JournalDamagedError extends CapstanError {
+  override readonly name = "JournalDamagedError";
+  readonly code = "JOURNAL_DAMAGED";
+  override readonly details: JsonObject;
+  constructor(runId: string, options: ErrorOptions) {
+    super(`the journal of run ${runId} cannot be folded: ${options.cause instanceof Error ? options.cause.message : "unknown"}; see \`capstan verify ${runId}\``, options);
+    this.details = { run_id: runId };
+  }
+}
+
 export interface StoredEvent extends EventEnvelope {
   readonly type: string;
   readonly version: number;

@@ -1,8 +1,10 @@
 import { randomUUID } from "node:crypto";
-import { constants, copyFile, link, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { constants, copyFile, link, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { StartBusyError } from "./errors.ts";
 import { isProcessAlive, readProcessStart } from "./processes.ts";
+
+const TAKEOVER_MS = 10_000;
 
 interface Holder {
   readonly pid: number;
@@ -14,9 +16,7 @@ interface Holder {
  * Runs `work` while holding a lock file, so that of two commands started at once one starts the server and the other
  * finds it. A lock whose process is gone is taken over.
  *
- * Node has no flock. The lock is a hard link to a file written beforehand, so it never exists half written. Taking
- * over leaves one window in which two takers could both go on; what follows bears that: initdb works in a folder of
- * its own that is renamed into place, and Postgres itself refuses a second server on the same data.
+ * Node has no flock. The lock is a hard link to a file written beforehand, so it never exists half written.
  */
 export async function withDirectoryLock<T>(lockFile: string, options: { readonly waitMs: number }, work: () => Promise<T>): Promise<T> {
   const me: Holder = { pid: process.pid, processStart: await readProcessStart(process.pid), token: randomUUID() };
@@ -44,7 +44,7 @@ async function acquire(lockFile: string, me: Holder, waitMs: number): Promise<vo
       const holder = await readHolder(lockFile);
       if (holder === undefined) continue; // released between the two looks
       if (!(await isHolderAlive(holder))) {
-        await removeDeadLock(lockFile, holder, me);
+        await removeDeadLock(lockFile, holder);
         continue;
       }
       const waitedMs = performance.now() - startedAt;
@@ -67,17 +67,31 @@ async function linkOrCopy(from: string, to: string): Promise<void> {
   }
 }
 
-/** Whoever renames the file first removes it; if it turns out to be a newer lock than the dead one, it is put back. */
-async function removeDeadLock(lockFile: string, dead: Holder, me: Holder): Promise<void> {
-  const aside = `${lockFile}.${me.token}.dead`;
+/**
+ * Removes a lock whose holder is gone. Only one taker at a time may do that, and it looks again before it does: a live
+ * holder can appear only where no lock file is, so what it finds dead then is dead.
+ */
+async function removeDeadLock(lockFile: string, dead: Holder): Promise<void> {
+  const takeover = `${lockFile}.takeover`;
   try {
-    await rename(lockFile, aside);
+    await writeFile(takeover, "", { flag: "wx" });
   } catch {
-    return; // another taker was faster
+    await removeIfOld(takeover);
+    await sleep(10);
+    return;
   }
-  const moved = await readHolder(aside);
-  if (moved !== undefined && moved.token !== dead.token) await linkOrCopy(aside, lockFile).catch(() => undefined);
-  await rm(aside, { force: true });
+  try {
+    const now = await readHolder(lockFile);
+    if (now?.token === dead.token) await rm(lockFile, { force: true });
+  } finally {
+    await rm(takeover, { force: true });
+  }
+}
+
+/** Left by a taker that died in the middle: its work takes milliseconds. */
+async function removeIfOld(takeover: string): Promise<void> {
+  const made = await stat(takeover).catch(() => undefined);
+  if (made !== undefined && Date.now() - made.mtimeMs > TAKEOVER_MS) await rm(takeover, { force: true });
 }
 
 async function isHolderAlive(holder: Holder): Promise<boolean> {

@@ -45,7 +45,7 @@ export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
   if (prepared.kind === "rest") return REST;
   const { definition, limits } = prepared;
 
-  // Input that went to a blob was checked where it was enqueued.
+  // Text that went to a blob was checked where it was enqueued; files are described by no schema.
   if (state.turn === 0 && definition.input_schema !== undefined && !inputParts(state.input).some((part) => part.type === "file")) {
     const checked = checkAgainst(definition.input_schema, state.input);
     if (!checked.ok)

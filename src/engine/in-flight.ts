@@ -1,6 +1,6 @@
 /**
  * The runs that this process holds right now, each with the signal that stops its model call and tools. A poll asks
- * the database which of them are still ours (worker/…); a graceful stop aborts all with another reason.
+ * the database which of them are still ours (queue/held-watch.ts); a graceful stop aborts all with another reason.
  */
 export type AbortReason = "lost" | "shutdown";
 

@@ -16,6 +16,10 @@ import { Interrupted, type Turn } from "./turn.ts";
 /** A slot is held no longer than this for a retry; beyond, the run waits without one. */
 const HOLD_SLOT_MS = 2_000;
 const RETRY_BACKOFF = { firstMs: 500, maxMs: 60_000 };
+/** So often in one turn a vendor's "at once" is believed: rate limits cost no attempt, and one that never ends must not fill the journal. */
+const TRUSTED_RETRIES = 5;
+/** A vendor that asks for more is asked again after this: nobody waits for a date that is a mistake. */
+const MAX_RETRY_AFTER_MS = 24 * 3_600_000;
 
 /** "rest": the run has ended, waits, or was given back. "go_on": calls are open, or the model is to be asked again. */
 export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_on"> {
@@ -48,6 +52,7 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
   // Input that waits is applied before the call, not a turn later; results that ride along must not be refused for it.
   // A request that is made again is the same request: its turn has begun, and input waits for the next boundary.
   await turn.commit({ inboxMustBeEmpty: !mergesResults && move.again === undefined, turnDone: mergesResults });
+  if (mergesResults) hitFailpoint("results.committed");
   hitFailpoint("request.committed");
 
   const startedMs = deps.clockMs();
@@ -132,7 +137,9 @@ function announcedCalls(turn: Turn, content: readonly AssistantPart[], parallelT
 async function afterFailure(turn: Turn, move: AskMove, failure: ModelFailure, durationMs: number): Promise<"rest" | "go_on"> {
   const { session, deps, held } = turn;
   const counted = session.state.modelFailures + (failure.countsAsAttempt ? 1 : 0);
-  const pauseMs = failure.retryAfterMs ?? backoffMs(Math.max(1, move.attempt), deps.random(), RETRY_BACKOFF);
+  const ownMs = backoffMs(Math.max(1, move.attempt), deps.random(), RETRY_BACKOFF);
+  const wishedMs = Math.min(MAX_RETRY_AFTER_MS, failure.retryAfterMs ?? ownMs);
+  const pauseMs = move.attempt > TRUSTED_RETRIES ? Math.max(wishedMs, ownMs) : wishedMs;
   stageFailure(turn, move, failure, durationMs, failure.retryable ? pauseMs : undefined);
   deps.log.warn({ runId: session.memory.row.id, turn: move.turn, attempt: move.attempt, code: failure.code, retryable: failure.retryable, counted }, "model call failed");
   if (failure.code === "CONTEXT_OVERFLOW") return (await park(turn, "context_exhausted", { message: failure.message, model: move.model.name })).kind;

@@ -24,12 +24,13 @@ export interface RunMemory {
   growthLevel: number;
   inboxPending: number;
   paused: boolean;
-  retryCount: number;
   /** Loaded just now: what stands in `row` is fresh. */
   fresh: boolean;
+  /** This process's monotonic clock when `row` was read: `row.now` is the database's time of that moment, however many turns ago. */
+  readonly loadedAtMs: number;
 }
 
-export function remember({ row, events }: LoadedRun): RunMemory {
+export function remember({ row, events }: LoadedRun, loadedAtMs: number): RunMemory {
   return {
     row,
     state: fold(events, initialState()),
@@ -39,8 +40,8 @@ export function remember({ row, events }: LoadedRun): RunMemory {
     growthLevel: row.growthLevel,
     inboxPending: row.inboxPending,
     paused: row.paused,
-    retryCount: 0,
     fresh: true,
+    loadedAtMs,
   };
 }
 

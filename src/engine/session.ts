@@ -32,6 +32,7 @@ type Envelope = Partial<Pick<EventEnvelope, "attempt" | "stepKey" | "origin" | "
 export class RunSession {
   memory: RunMemory;
   readonly #store: JournalStore;
+  readonly #clockMs: () => number;
   #staged: NewEvent[] = [];
   #applied: { id: string; seq: number }[] = [];
   /** seq of the last committed event. */
@@ -43,8 +44,9 @@ export class RunSession {
   spanContext: string | undefined;
   takenOver = false;
 
-  constructor(store: JournalStore, memory: RunMemory) {
+  constructor(store: JournalStore, memory: RunMemory, clockMs: () => number) {
     this.#store = store;
+    this.#clockMs = clockMs;
     this.memory = memory;
     this.#committedSeq = memory.state.seq;
   }
@@ -102,7 +104,7 @@ export class RunSession {
     const loaded = await this.#store.load(this.memory.row.id);
     if (loaded === undefined) throw new RunMissingError(this.memory.row.id);
     const { definition } = this.memory;
-    this.memory = { ...remember(loaded), definition };
+    this.memory = { ...remember(loaded, this.#clockMs()), definition };
     this.#staged = [];
     this.#applied = [];
     if (this.state.seq !== this.#committedSeq) throw new SeqConflictError(this.memory.row.id, this.#committedSeq, this.state.seq);

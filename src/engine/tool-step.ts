@@ -41,7 +41,7 @@ export async function runTools(turn: Turn, ours: boolean): Promise<ToolsOutcome>
   }
 
   const queue: OpenCall[] = [];
-  let submitted: JsonValue | undefined;
+  let submitted = acceptedOutput(turn, toolOf);
   for (const call of openCalls(turn)) {
     const refusal = refuseCall(call, toolOf(call), definition, limits);
     if (refusal !== undefined) stageEnd(turn, refusal);
@@ -140,6 +140,16 @@ async function executeAll(turn: Turn, queue: OpenCall[], parallel: number, toolO
     if (held.reason === "lost") return;
     if ((running > 0 || queue.length > 0) && session.hasStaged) await turn.commit();
   }
+}
+
+/** The output that a worker had accepted before it was lost, or stopped while other calls of the response were open. */
+function acceptedOutput(turn: Turn, toolOf: ToolOf): JsonValue | undefined {
+  const { phase } = turn.session.state;
+  if (phase.kind !== "calling") return undefined;
+  const accepted = phase.calls.findLast(
+    (call) => call.call.name === SUBMIT_OUTPUT_TOOL && toolOf(call) === undefined && call.result !== undefined && call.result.is_error !== true,
+  );
+  return accepted && (accepted.call.input ?? null);
 }
 
 function openCalls(turn: Turn): OpenCall[] {

@@ -7,9 +7,9 @@
  * Three commits for a turn with tools and one job per turn. While sticky, results and the next request share one.
  */
 import { LeaseLostError, RunFinishedError, RunMissingError, SeqConflictError } from "../domain/append-error.ts";
-import { recordError } from "../domain/error.ts";
+import { CapstanError, recordError } from "../domain/error.ts";
 import type { TurnPhase } from "../domain/fold.ts";
-import { EventInvalidError, EventUnknownError } from "../domain/upcast.ts";
+import { EventInvalidError, EventUnknownError, JournalDamagedError } from "../domain/upcast.ts";
 import { atBoundary } from "./boundary.ts";
 import type { EngineDeps } from "./deps.ts";
 import { hitFailpoint } from "./failpoints.ts";
@@ -36,6 +36,16 @@ export class Interrupted extends Error {
   }
 }
 
+/** The run changed under every look at it (input that comes faster than it is taken, say). Its job is wished for again. */
+class RunContendedError extends CapstanError {
+  override readonly name = "RunContendedError";
+  readonly code = "RUN_CONTENDED";
+  override readonly retryable = true;
+  constructor(runId: string) {
+    super(`run ${runId} changed each of ${MAX_LOADS} times it was looked at`);
+  }
+}
+
 export async function advanceRun(deps: EngineDeps, runId: string): Promise<void> {
   hitFailpoint("job.received");
   const held = deps.inFlight.begin(runId, deps.clockMs());
@@ -47,11 +57,11 @@ export async function advanceRun(deps: EngineDeps, runId: string): Promise<void>
       const turn = new Turn(deps, memory, held);
       if ((await turn.run()) === "done") return;
     }
-    deps.log.debug({ runId }, "another worker is at work on the run");
+    throw new RunContendedError(runId);
   } catch (error) {
     // Left alone until the search for lost jobs comes by again: nothing is skipped, and nothing is repeated at once.
     if (error instanceof EventUnknownError) return deps.log.error({ runId, err: error }, "the run needs a newer worker");
-    if (error instanceof EventInvalidError) return deps.log.error({ runId, err: error }, "the run's journal is damaged");
+    if (error instanceof EventInvalidError || error instanceof JournalDamagedError) return deps.log.error({ runId, err: error }, "the run's journal is damaged");
     throw error;
   } finally {
     deps.inFlight.end(held);
@@ -60,7 +70,11 @@ export async function advanceRun(deps: EngineDeps, runId: string): Promise<void>
 
 async function loadMemory(deps: EngineDeps, runId: string): Promise<RunMemory | undefined> {
   const loaded = await deps.store.load(runId);
-  return loaded && remember(loaded);
+  try {
+    return loaded && remember(loaded, deps.clockMs());
+  } catch (error) {
+    throw new JournalDamagedError(runId, { cause: error });
+  }
 }
 
 /** One job's work on one run. */
@@ -69,19 +83,18 @@ export class Turn {
   readonly session: RunSession;
   readonly held: HeldRun;
   readonly spans: TurnSpans;
-  readonly #loadedAtMs: number;
 
   constructor(deps: EngineDeps, memory: RunMemory, held: HeldRun) {
     this.deps = deps;
-    this.session = new RunSession(deps.store, memory);
+    this.session = new RunSession(deps.store, memory, deps.clockMs);
     this.held = held;
     this.spans = new TurnSpans(deps.tracing, memory.row);
-    this.#loadedAtMs = deps.clockMs();
   }
 
-  /** The database's clock, as far as this process can tell. */
+  /** The database's clock, as far as this process can tell: a warm memory may have been loaded many turns ago. */
   get now(): Date {
-    return new Date(this.session.memory.row.now.getTime() + (this.deps.clockMs() - this.#loadedAtMs));
+    const { row, loadedAtMs } = this.session.memory;
+    return new Date(row.now.getTime() + (this.deps.clockMs() - loadedAtMs));
   }
 
   async run(): Promise<"done" | "load_again"> {
@@ -110,6 +123,7 @@ export class Turn {
       if (session.state.phase.kind === "calling") {
         const outcome = await runTools(this, justResponded);
         if (outcome.kind === "rest") return;
+        hitFailpoint("results.before_append");
         turns++;
         const goOn = this.#mayStick(turns, startedMs);
         if (!goOn) return await this.#handOver();
@@ -142,7 +156,6 @@ export class Turn {
   /** The end of this job's part: the turn's last commit gives the lease back and wants the next job. */
   async #handOver(): Promise<void> {
     const { session, deps } = this;
-    hitFailpoint("results.before_append");
     // The crossing turn speaks before it lets go: if this worker dies in between, the lease is still its own, and the
     // worker that takes over speaks (G6). Once per run this costs a commit of its own.
     if (this.#crossesNow()) {
@@ -181,6 +194,8 @@ export class Turn {
   }
 
   async commit(options: Parameters<RunSession["commit"]>[0] = {}): Promise<void> {
+    // Dropped before it was claimed (this worker was taken for dead): a claim now would hold a run that nobody works on.
+    if (this.session.token === undefined && this.held.reason === "lost") throw new Interrupted();
     this.session.spanContext = this.spans.traceparent;
     await this.session.commit(options);
     this.#committed();

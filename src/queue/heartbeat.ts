@@ -20,10 +20,13 @@ export interface HeartbeatOptions extends Omit<HeartbeatData, "shared"> {
 }
 
 const TICK_MS = 200;
+const RESTART_MS = 500;
 
 export class Heartbeat {
   readonly #slots: Float64Array;
-  readonly #thread: Worker;
+  readonly #begin: () => Worker;
+  #workerId: string;
+  #thread: Worker;
   readonly #ticker: NodeJS.Timeout;
   readonly #leaseMs: number;
   #stopping = false;
@@ -33,15 +36,9 @@ export class Heartbeat {
     this.#slots = new Float64Array(shared);
     this.#slots[BEAT_AT] = this.#slots[GAPLESS_SINCE] = Date.now();
     this.#leaseMs = data.leaseMs;
-    const file = import.meta.url.endsWith(".ts") ? "./heartbeat-thread.ts" : "./heartbeat-thread.js";
-    this.#thread = new Worker(new URL(file, import.meta.url), { workerData: { ...data, shared } satisfies HeartbeatData });
-    this.#thread.on("message", (message) => {
-      if (message === "buried") onBuried();
-    });
-    this.#thread.on("error", onExit);
-    this.#thread.on("exit", (code) => {
-      if (!this.#stopping) onExit(new Error(`the heartbeat thread ended with code ${code}`));
-    });
+    this.#begin = () => this.#beginThread({ ...data, workerId: this.#workerId, shared }, onBuried, onExit);
+    this.#workerId = data.workerId;
+    this.#thread = this.#begin();
     this.#ticker = setInterval(() => {
       this.#slots[TICKS] = (this.#slots[TICKS] ?? 0) + 1;
       this.#slots[BUSY] = busy();
@@ -54,7 +51,26 @@ export class Heartbeat {
     return now - (this.#slots[BEAT_AT] ?? 0) < this.#leaseMs && now - (this.#slots[GAPLESS_SINCE] ?? now) >= this.#leaseMs;
   }
 
+  /** A thread that ends by itself is begun again: without beats this worker would be buried and never be told. */
+  #beginThread(data: HeartbeatData, onBuried: () => void, onExit: (error: unknown) => void): Worker {
+    const file = import.meta.url.endsWith(".ts") ? "./heartbeat-thread.ts" : "./heartbeat-thread.js";
+    const thread = new Worker(new URL(file, import.meta.url), { workerData: data });
+    thread.on("message", (message) => {
+      if (message === "buried") onBuried();
+    });
+    thread.on("error", onExit);
+    thread.on("exit", (code) => {
+      if (this.#stopping) return;
+      onExit(new Error(`the heartbeat thread ended with code ${code}`));
+      setTimeout(() => {
+        if (!this.#stopping) this.#thread = this.#begin();
+      }, RESTART_MS).unref();
+    });
+    return thread;
+  }
+
   become(workerId: string): void {
+    this.#workerId = workerId;
     this.#thread.postMessage({ workerId });
   }
 

@@ -57,7 +57,13 @@ export class WishListener {
     });
     await client.connect();
     this.#client = client;
-    await client.query(`listen ${this.#channel}`);
+    try {
+      await client.query(`listen ${this.#channel}`);
+    } catch (error) {
+      // Kept, it would answer every later check and never hear anything.
+      this.#drop(client);
+      throw error;
+    }
     // What was notified before we listened is found by looking once.
     this.#onWish();
   }

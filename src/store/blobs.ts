@@ -47,8 +47,7 @@ export class PostgresBlobStore implements BlobStore {
 
   /**
    * Each statement commits alone; a death in between leaves chunks that the next put of the same content completes.
-   * Waits for a database that is away: what is
-   * put is a tool's result, and the tool cannot be asked again.
+   * Waits for a database that is away: what is put is a tool's result, and the tool cannot be asked again.
    */
   put(tenant: string, runId: string, content: Uint8Array, mediaType: string): Promise<{ sha256: string; sizeBytes: number }> {
     return untilConnected(this.#outage, "storing a blob", () => putBlob((text, values) => this.#pool.query(this.#named(text), values), { tenant, runId, content, mediaType }));

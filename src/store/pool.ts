@@ -1,5 +1,6 @@
 /** Connection pools that survive their database. */
 import pg from "pg";
+import { parseJsonText } from "../domain/json-text.ts";
 import type { Log } from "../engine/ports.ts";
 
 export interface PoolOptions {
@@ -31,6 +32,7 @@ export function createPool({ connectionString, max, applicationName, log, pinned
     connectionString,
     max,
     application_name: applicationName,
+    types: exactTypes,
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,
     connectionTimeoutMillis: 10_000,
@@ -41,5 +43,13 @@ export function createPool({ connectionString, max, applicationName, log, pinned
   pool.on("connect", (client) => client.on("error", lost));
   return pool;
 }
+
+const JSON_OIDS: readonly number[] = [114, 3802];
+
+/** json and jsonb through our own reader; all else as the driver does it. */
+const exactTypes: pg.CustomTypesConfig = {
+  getTypeParser: ((oid: number, format?: "text" | "binary") =>
+    JSON_OIDS.includes(oid) && format !== "binary" ? parseJsonText : pg.types.getTypeParser(oid as never, format)) as pg.CustomTypesConfig["getTypeParser"],
+};
 
 const PIN_PLANS = ["set plan_cache_mode = force_generic_plan", "set enable_seqscan = off", "set enable_hashjoin = off", "set enable_mergejoin = off"];

@@ -128,8 +128,14 @@ export const runs = capstan.table(
       .on(t.parentRunId, t.parentCall, t.childIndex)
       .where(sql`parent_run_id is not null`),
     index("runs_active")
-      .on(t.pool)
+      .on(t.state, t.pool)
       .where(sql`state in ('queued', 'running')`),
+    index("runs_input_waits")
+      .on(t.id)
+      .where(sql`state = 'waiting' and inbox_pending > 0`),
+    index("runs_deadline")
+      .on(t.deadline)
+      .where(sql`state = 'waiting' and deadline is not null`),
     index("runs_waiting")
       .on(t.waitReason, t.agent)
       .where(sql`state = 'waiting'`),
@@ -166,7 +172,7 @@ export const events = capstan.table(
     actor: text("actor"),
     inboxId: uuid("inbox_id"),
     blobRefs: text("blob_refs").array(),
-    /** How the payload is kept: null is plain jsonb in `payload`; anything else names the codec of `payload_sealed`. */
+    /** How the payload is kept: null is plain JSON in `payload`; anything else names the codec of `payload_sealed`. */
     codec: text("codec"),
     keyId: text("key_id"),
     /** `json`, not `jsonb`: the text as written, 210 bytes a turn smaller and cheaper to read; nothing is indexed in it. */

@@ -339,9 +339,11 @@ CREATE UNIQUE INDEX inbox_pkey ON capstan.inbox USING btree (id)
 CREATE UNIQUE INDEX migrations_pkey ON capstan.migrations USING btree (id)
 CREATE INDEX quota_reservations_open ON capstan.quota_reservations USING btree (worker_id) WHERE (settled_at IS NULL)
 CREATE UNIQUE INDEX quota_reservations_pkey ON capstan.quota_reservations USING btree (id)
-CREATE INDEX runs_active ON capstan.runs USING btree (pool) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]))
+CREATE INDEX runs_active ON capstan.runs USING btree (state, pool) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]))
 CREATE UNIQUE INDEX runs_child ON capstan.runs USING btree (parent_run_id, parent_call, child_index) WHERE (parent_run_id IS NOT NULL)
+CREATE INDEX runs_deadline ON capstan.runs USING btree (deadline) WHERE ((state = 'waiting'::text) AND (deadline IS NOT NULL))
 CREATE UNIQUE INDEX runs_idempotency ON capstan.runs USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL)
+CREATE INDEX runs_input_waits ON capstan.runs USING btree (id) WHERE ((state = 'waiting'::text) AND (inbox_pending > 0))
 CREATE UNIQUE INDEX runs_pkey ON capstan.runs USING btree (id)
 CREATE INDEX runs_waiting ON capstan.runs USING btree (wait_reason, agent) WHERE (state = 'waiting'::text)
 CREATE UNIQUE INDEX usage_ledger_pkey ON capstan.usage_ledger USING btree (id)
@@ -389,7 +391,6 @@ begin
       values (v_run.id, v_now, (random() * 2147483647)::int, v_run.next_seq, v_run.turn, v_run.fencing_token + 1, v_run.view_epoch,
         octet_length(v_payload::text), 1, 0, 'run.cancelled', cancel_run.actor, v_payload);
     delete from capstan.wishes w where w.run_id = v_run.id;
-    perform pg_notify('capstan_cancel', v_run.id::text);
     if v_run.id = cancel_run.run_id then v_ended := true; end if;
   end loop;
   return v_ended;
@@ -444,6 +445,10 @@ begin
     returning * into v_run;
   if v_run.id is null then
     select * into v_found from capstan.runs r where r.tenant = enqueue_run.tenant and r.idempotency_key = enqueue_run.idempotency_key;
+    if v_found.id is null then
+      -- REPEATABLE READ: the run that has the key was committed after this transaction began.
+      raise exception 'another transaction has just used idempotency key %', enqueue_run.idempotency_key using errcode = '40001', hint = 'Begin the transaction again.';
+    end if;
     -- The digest is over jsonb's text, in which 1 and 1.0 differ though they are equal: compare the values before refusing.
     if v_found.agent = enqueue_run.agent and (v_found.input_digest = v_digest
         or exists (select from capstan.events e where e.run_id = v_found.id and e.seq = 1 and (e.payload -> 'input')::jsonb = enqueue_run.input)) then
@@ -521,6 +526,7 @@ declare
   v_id uuid;
   v_run capstan.runs;
 begin
+  if send.kind is distinct from 'input' then raise exception 'kind % is not known: send takes ''input''', coalesce(send.kind, 'null') using errcode = 'KC006'; end if;
   if send.payload is null then raise exception 'payload is null' using errcode = 'KC006'; end if;
   if octet_length(send.payload::text) > 1048576 then
     raise exception 'input of % bytes is over the inline limit of 1048576 bytes', octet_length(send.payload::text) using errcode = 'KC005';

@@ -1,4 +1,6 @@
 /**
+ * A held run is always `running`: its claim says so.
+ *
  * Buries workers whose heartbeat is stale and takes their runs from them. One statement: what is found is re-checked by
  * the UPDATE itself on the locked row (token and holder), so a run that moved on meanwhile is left alone.
  *
@@ -12,7 +14,7 @@ dead as (
   where w.ended_at is null and w.id <> $1 and w.heartbeat_at + w.lease_ms * interval '1 ms' < clock.now returning w.id
 ), orphans as (
   select r.id, r.worker_id, r.fencing_token from capstan.runs r
-  where r.state in ('queued', 'running') and r.worker_id is not null
+  where r.state = 'running' and r.worker_id is not null
     and (r.worker_id in (select id from dead) or not exists (select from capstan.workers w where w.id = r.worker_id and w.ended_at is null))
   order by r.id limit 1000
 ), taken as (
@@ -30,7 +32,8 @@ select (select count(*)::int from dead) as buried, (select coalesce(array_agg(id
 /**
  * Runs that were parked because a worker's code did not fit, while some worker has their agent: it may be the old one
  * of a rolling deploy that parked them and the new one that fits. Whoever gets the job finds out; one that does not fit
- * writes nothing. A few at a time and any of them, so that runs that nobody fits cannot stand in others' way.
+ * writes nothing. A few at a time and any of them, so that runs that nobody fits cannot stand in others' way; inserted in
+ * one order, so that two sweeps cannot wait for each other in a circle.
  */
 export const UNPARK_SQL = `
 insert into capstan.wishes as w (run_id, at, priority, ready, pool, agent, tenant)
@@ -39,13 +42,13 @@ select p.id, capstan.now(), p.priority, true, p.pool, p.agent, p.tenant from (
   where r.state = 'waiting' and r.wait_reason = 'agent_missing' and r.worker_id is null and not r.paused and r.updated_at < capstan.now() - $1::int * interval '1 ms'
     and exists (select from capstan.workers w where w.pool = r.pool and w.ended_at is null and w.busy < w.slots and r.agent = any(w.agents))
   order by random() limit 100
-) p
+) p order by p.id
 on conflict (run_id) do update set ready = true`;
 
 /** Runs that a worker holds and has not written to for a while: it knows whether it is at work on them. */
 export const HELD_HERE_SQL = `
 select r.id, r.fencing_token from capstan.runs r
-where r.pool = $2 and r.state in ('queued', 'running') and r.worker_id = $1 and r.updated_at < capstan.now() - interval '5 s'`;
+where r.pool = $2 and r.state = 'running' and r.worker_id = $1 and r.updated_at < capstan.now() - interval '5 s'`;
 
 /** Queue pools of ended workers: their jobs stay locked for hours if nobody unlocks them. */
 export const LOCKED_POOLS_SQL = `
@@ -55,22 +58,26 @@ export const UNLOCKED_SQL = `update capstan.workers set queue_pools = '{}' where
 
 /**
  * Wishes again for runs that ought to have a job and have none: dispatched a while ago, not claimed, though a slot is
- * free and no job is waiting in the queue. A doubled job is harmless; a lost one would leave the run standing.
+ * free and no job is waiting in the queue. A doubled job is harmless; a lost one would leave the run standing. Also for
+ * parked runs past their deadline: the wish for it is spent when an earlier job comes for nothing. A job that has used up
+ * graphile-worker's attempts waits for nothing. Under steady load some job of the agent always waits: after eight times as
+ * long that is no reason any more.
  */
 export const LOST_JOBS_SQL = `
 with clock as materialized (select capstan.now() as now),
 lost as (
-  select r.id, r.pool, r.priority, r.agent, r.tenant from capstan.runs r cross join clock
+  select r.id, r.pool, r.priority, r.agent, r.tenant, r.updated_at from capstan.runs r cross join clock
   where r.worker_id is null and not r.paused and r.updated_at < clock.now - $1::int * interval '1 ms'
     and (r.state in ('queued', 'running')
       or (r.state = 'waiting' and r.wait_reason = 'retry' and r.wake_at < clock.now - $1::int * interval '1 ms')
-      or (r.state = 'waiting' and r.wait_reason = 'input' and r.inbox_pending > 0))
+      or (r.state = 'waiting' and r.wait_reason = 'input' and r.inbox_pending > 0)
+      or (r.state = 'waiting' and r.deadline < clock.now))
     and not exists (select from capstan.wishes w where w.run_id = r.id)
     and exists (select from capstan.workers w where w.pool = r.pool and w.ended_at is null and w.busy < w.slots and r.agent = any(w.agents))
   order by r.id limit 500 for no key update of r skip locked
 )
 insert into capstan.wishes as w (run_id, at, priority, ready, pool, agent, tenant)
 select l.id, clock.now, l.priority, true, l.pool, l.agent, l.tenant from lost l cross join clock
-where not exists (select from graphile_worker.jobs j where j.task_identifier = 'capstan/' || l.pool || '/' || l.agent and j.locked_at is null and j.run_at <= now())
+where l.updated_at < clock.now - 8 * $1::int * interval '1 ms' or not exists (select from graphile_worker.jobs j where j.task_identifier = 'capstan/' || l.pool || '/' || l.agent and j.locked_at is null and j.run_at <= now() and j.attempts < j.max_attempts)
 on conflict (run_id) do nothing
 returning run_id`;

@@ -91,6 +91,8 @@ const DUE = "-infinity";
 export function appendValues(workerId: string, items: readonly PreparedAppend[]): unknown[] {
   const of = (pick: (item: PreparedAppend) => string | number | boolean | null | undefined) => plainArray(items.map(pick));
   const patch = (pick: (p: AppendRequest["patch"]) => string | number | boolean | null | undefined) => of((item) => pick(item.request.patch));
+  // What users' own models and tracing give: a comma in it would move the values of the neighbours.
+  const patchText = (pick: (p: AppendRequest["patch"]) => string | undefined) => textArray(items.map((item) => pick(item.request.patch)));
   const rows = items.flatMap((item) =>
     item.request.events.map((event, i) => ({ item, event, seq: item.request.expectedSeq + 1 + i, version: item.versions[i], payload: item.payloads[i] })),
   );
@@ -122,9 +124,9 @@ export function appendValues(workerId: string, items: readonly PreparedAppend[])
     patch((p) => p.usage.costUsdMicros),
     patch((p) => p.growthLevel),
     patch((p) => p.retryCount),
-    patch((p) => p.errorCode),
+    patchText((p) => p.errorCode),
     patch((p) => p.definitionSha),
-    patch((p) => p.lastSpan),
+    patchText((p) => p.lastSpan),
     patch((p) => p.resetCrashes),
     of((i) => (i.request.wish === undefined ? null : i.request.wish === "now" ? DUE : timestamp(i.request.wish))),
     of((i) => i.appendId),
