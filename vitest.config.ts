@@ -14,8 +14,8 @@ const withoutPostgres = [
 export default defineConfig({
   test: {
     pool: "forks",
-    // The suite runs on two cores beside a Postgres; more workers only make time-outs likelier.
-    maxWorkers: 2,
+    // Two cores: most files wait (for leases to run out, for servers to start), so three at a time keep both busy.
+    maxWorkers: 3,
     testTimeout: 60_000,
     hookTimeout: 120_000,
     reporters: ["default", "./test/support/totals-reporter.ts"],

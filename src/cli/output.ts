@@ -8,6 +8,11 @@ import pc from "picocolors";
 
 export type Colors = ReturnType<typeof pc.createColors>;
 
+/** `isTTY` is undefined, not false, on a pipe; createColors would take that for "as the environment says", and CI=true says colour. */
+function isTerminal(stream: { readonly isTTY?: boolean }): boolean {
+  return stream.isTTY ?? false;
+}
+
 export class Output {
   readonly isJson: boolean;
   /** For standard output: plain when it is no terminal, or with NO_COLOR. */
@@ -16,7 +21,7 @@ export class Output {
 
   constructor({ isJson }: { readonly isJson: boolean }) {
     this.isJson = isJson;
-    this.colors = pc.createColors(pc.isColorSupported && Boolean(process.stdout.isTTY));
+    this.colors = pc.createColors(pc.isColorSupported && isTerminal(process.stdout));
     process.stdout.on("error", (error: NodeJS.ErrnoException) => {
       if (error.code === "EPIPE") this.#closed.abort();
     });

@@ -48,8 +48,7 @@ const JSON_OIDS: readonly number[] = [114, 3802];
 
 /** json and jsonb through our own reader; all else as the driver does it. */
 const exactTypes: pg.CustomTypesConfig = {
-  getTypeParser: ((oid: number, format?: "text" | "binary") =>
-    JSON_OIDS.includes(oid) && format !== "binary" ? parseJsonText : pg.types.getTypeParser(oid as never, format)) as pg.CustomTypesConfig["getTypeParser"],
+  getTypeParser: (oid, format) => (JSON_OIDS.includes(oid) && format !== "binary" ? parseJsonText : pg.types.getTypeParser(oid, format)),
 };
 
 const PIN_PLANS = ["set plan_cache_mode = force_generic_plan", "set enable_seqscan = off", "set enable_hashjoin = off", "set enable_mergejoin = off"];
