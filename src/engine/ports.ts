@@ -97,7 +97,6 @@ export interface LoadedRun {
 export interface JournalStore {
   /** Row and events from the view's start; undefined when there is no such run. Throws EventUnknownError, EventInvalidError. */
   load(runId: string): Promise<LoadedRun | undefined>;
-  row(runId: string): Promise<RunRow | undefined>;
   pendingInbox(runId: string, limit: number): Promise<InboxItem[]>;
   /**
    * Throws SeqConflictError, LeaseLostError, RunFinishedError, RunMissingError. Survives a lost connection: it waits

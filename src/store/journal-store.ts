@@ -1,6 +1,6 @@
 /** The engine's JournalStore on Postgres: reader and grouped writer behind one port. */
 import type pg from "pg";
-import type { AppendOutcome, AppendRequest, InboxItem, JournalStore, LoadedRun, RunRow } from "../engine/ports.ts";
+import type { AppendOutcome, AppendRequest, InboxItem, JournalStore, LoadedRun } from "../engine/ports.ts";
 import { JournalReader } from "./journal-reader.ts";
 import type { JournalWriter } from "./journal-writer.ts";
 import { plainArray } from "./sql/array-literal.ts";
@@ -23,10 +23,6 @@ export class PostgresJournalStore implements JournalStore {
 
   load(runId: string): Promise<LoadedRun | undefined> {
     return this.#reader.load(runId);
-  }
-
-  row(runId: string): Promise<RunRow | undefined> {
-    return this.#reader.row(runId);
   }
 
   pendingInbox(runId: string, limit: number): Promise<InboxItem[]> {
