@@ -2,6 +2,7 @@
 import type pg from "pg";
 import type { Agent, AnyAgent } from "./agents/agent.ts";
 import { ConfigError } from "./agents/config-error.ts";
+import { EnqueueGroups } from "./client/enqueue-group.ts";
 import { DefinitionPins, enqueueRun, type EnqueueOptions } from "./client/enqueue.ts";
 import { RunHandle } from "./client/handle.ts";
 import { ResultPoller } from "./client/result-poller.ts";
@@ -71,6 +72,7 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
     ? options.models
     : createModelCatalogue({ loadMedia: ({ sha256 }, tenant) => blobs.get(tenant, sha256), ...options.models, env: options.env ?? process.env });
   const pins = new DefinitionPins(definitionSha);
+  const groups = new EnqueueGroups(db, named);
   const workers: RunningWorker[] = [];
   const closed = new AbortController();
   let closing: Promise<void> | undefined;
@@ -86,7 +88,7 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
     migrate: () => migrate({ connectionString: directConnectionString, names, log: (line) => log.info({}, line) }),
     register,
     async enqueue(agent: AnyAgent | string, input: unknown, enqueueOptions: EnqueueOptions = {}) {
-      const id = await enqueueRun(db, named, agent, input, enqueueOptions, pins);
+      const id = await enqueueRun(db, named, agent, input, enqueueOptions, pins, groups);
       return new RunHandle<never>(id, { db, named, poller });
     },
     run: (id) => new RunHandle(id, { db, named, poller }),

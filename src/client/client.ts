@@ -1,6 +1,7 @@
 /** What a service needs that only enqueues and follows runs: a few connections, no worker code. */
 import type pg from "pg";
 import { ArgumentError } from "./errors.ts";
+import { EnqueueGroups } from "./enqueue-group.ts";
 import { DefinitionPins, enqueueRun, type EnqueueAgent, type EnqueueOptions } from "./enqueue.ts";
 import { RunHandle } from "./handle.ts";
 import { ResultPoller } from "./result-poller.ts";
@@ -31,10 +32,11 @@ export function createClient({ connectionString, pool, poolMax = 5, names = defa
   const db = pool ?? createPool({ connectionString: connectionString as string, max: poolMax, applicationName: "capstan client" });
   const named = namedSql(names);
   const pins = new DefinitionPins(definitionSha);
+  const groups = new EnqueueGroups(db, named);
   const context = { db, named, poller: new ResultPoller(db, named) };
   return {
     async enqueue(agent, input, options = {}) {
-      return new RunHandle(await enqueueRun(db, named, agent, input, options, pins), context);
+      return new RunHandle(await enqueueRun(db, named, agent, input, options, pins, groups), context);
     },
     run: (id) => new RunHandle(id, context),
     async close() {

@@ -5,6 +5,7 @@ import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { toJsonValue } from "../domain/json.ts";
 import { fromPostgres, InputInvalidError } from "./errors.ts";
 import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
+import type { EnqueueArguments, EnqueueGroups } from "./enqueue-group.ts";
 import { needsOffload, offload } from "./offload.ts";
 import { queryTx, type Tx } from "./transaction.ts";
 
@@ -74,6 +75,8 @@ export async function enqueueRun(
   input: unknown,
   options: EnqueueOptions,
   pins: DefinitionPins,
+  /** For enqueues in no transaction of the caller's. */
+  groups?: EnqueueGroups,
 ): Promise<string> {
   const tx = options.tx ?? db;
   const name = typeof agent === "string" ? agent : agent.name;
@@ -94,27 +97,28 @@ export async function enqueueRun(
     const kept =
       runId === null || !needsOffload(checked, limitBytes - 4_096) ? checked : await offload(checked, { db: tx, named, tenant: options.tenant ?? "default", runId, limitBytes });
     const json = inputJson(name, kept);
-    const rows = await queryTx<{ id: string }>(tx, named(ENQUEUE), [
-      name,
-      JSON.stringify(json),
-      options.tenant ?? "default",
-      options.idempotencyKey ?? null,
-      options.priority ?? 0,
-      options.runAt?.toISOString() ?? null,
-      options.deadline?.toISOString() ?? null,
-      options.interactive ?? null,
-      options.metadata === undefined ? null : JSON.stringify(options.metadata),
-      options.labels === undefined ? null : [...options.labels],
-      options.subject ?? null,
-      options.pool ?? "turn",
-      sha,
-      options.concurrencyKey ?? null,
-      options.traceparent ?? null,
-      options.tracestate ?? null,
-      options.actor ?? null,
-      runId,
-    ]);
-    return (rows[0] as { id: string }).id;
+    const args: EnqueueArguments = {
+      agent: name,
+      input: JSON.stringify(json),
+      tenant: options.tenant ?? "default",
+      idempotency_key: options.idempotencyKey ?? null,
+      priority: options.priority ?? 0,
+      run_at: options.runAt?.toISOString() ?? null,
+      deadline: options.deadline?.toISOString() ?? null,
+      interactive: options.interactive ?? null,
+      metadata: options.metadata === undefined ? null : JSON.stringify(options.metadata),
+      labels: options.labels === undefined ? null : [...options.labels],
+      subject: options.subject ?? null,
+      pool: options.pool ?? "turn",
+      definition_sha: sha,
+      concurrency_key: options.concurrencyKey ?? null,
+      traceparent: options.traceparent ?? null,
+      tracestate: options.tracestate ?? null,
+      actor: options.actor ?? null,
+      run_id: runId,
+    };
+    const alone = async (): Promise<string> => ((await queryTx<{ id: string }>(tx, named(ENQUEUE), Object.values(args)))[0] as { id: string }).id;
+    return groups === undefined || options.tx !== undefined ? await alone() : await groups.add(args, alone);
   } catch (error) {
     throw fromPostgres(error);
   }
