@@ -21,7 +21,12 @@ import { APPEND_SQL, appendValues, type PreparedAppend } from "./sql/append.ts";
 /** More statements at once would only split the groups; fewer would leave the database idle between two. */
 const MAX_STATEMENTS_IN_FLIGHT = 2;
 /** From so many waiting appends on, the client's work on one group is worth doing while the other is written. */
-const SECOND_GROUP_RUNS = 16;
+const SECOND_GROUP_RUNS = 8;
+/**
+ * So many appends that come at once are sent as two halves: the client works on the runs of one while the server writes
+ * the other, where one group would keep either side waiting for the other (a third of both cores stood idle).
+ */
+const HALVED_FROM_RUNS = 24;
 const MAX_GROUP_RUNS = 200;
 const MAX_GROUP_BYTES = 8 * 1024 * 1024;
 const RECONNECT_PAUSE_MS = 200;
@@ -85,7 +90,7 @@ export class JournalWriter {
     setImmediate(() =>
       setImmediate(() => {
         this.#scheduled = false;
-        while (this.#mayFlush()) void this.#flush(this.#takeGroup());
+        while (this.#mayFlush()) void this.#flush(this.#takeGroup(this.#groupSize()));
       }),
     );
   }
@@ -96,17 +101,22 @@ export class JournalWriter {
     return waiting > 0 && (this.#inFlight === 0 || (this.#inFlight < MAX_STATEMENTS_IN_FLIGHT && waiting >= SECOND_GROUP_RUNS));
   }
 
+  #groupSize(): number {
+    const waiting = this.#waiting.length;
+    return this.#inFlight > 0 || waiting < HALVED_FROM_RUNS ? MAX_GROUP_RUNS : Math.min(MAX_GROUP_RUNS, Math.ceil(waiting / 2));
+  }
+
   /**
    * One append per run and group: of two claims by doubled jobs in one statement the run's row would be changed once and
    * both would be told that they hold it.
    */
-  #takeGroup(): Waiting[] {
+  #takeGroup(most: number): Waiting[] {
     const group: Waiting[] = [];
     const later: Waiting[] = [];
     const runs = new Set<string>();
     let bytes = 0;
     for (const item of this.#waiting) {
-      const isFull = group.length >= MAX_GROUP_RUNS || (group.length > 0 && bytes + item.bytes > MAX_GROUP_BYTES);
+      const isFull = group.length >= most || (group.length > 0 && bytes + item.bytes > MAX_GROUP_BYTES);
       if (isFull || runs.has(item.request.runId)) {
         later.push(item);
         continue;
