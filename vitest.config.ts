@@ -4,6 +4,7 @@ import { defineConfig } from "vitest/config";
 const withoutPostgres = [
   "test/domain/**/*.test.ts",
   "test/agents/**/*.test.ts",
+  "test/compaction/**/*.test.ts",
   "test/engine-pure/**/*.test.ts",
   "test/embedded/**/*.test.ts",
   "test/tools/**/*.test.ts",

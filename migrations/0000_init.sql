@@ -94,18 +94,23 @@ CREATE TABLE "capstan"."compaction_tasks" (
 	"id" uuid PRIMARY KEY NOT NULL,
 	"run_id" uuid NOT NULL,
 	"tenant" text NOT NULL,
+	"agent" text NOT NULL,
 	"state" text NOT NULL,
 	"trigger" text NOT NULL,
 	"requested_at" timestamp with time zone NOT NULL,
 	"updated_at" timestamp with time zone NOT NULL,
+	"due_at" timestamp with time zone NOT NULL,
+	"dispatched_at" timestamp with time zone,
 	"view_epoch" integer NOT NULL,
-	"from_seq" integer,
-	"to_seq" integer,
-	"first_kept_seq" integer,
+	"from_seq" integer NOT NULL,
+	"to_seq" integer NOT NULL,
+	"first_kept_seq" integer NOT NULL,
 	"worker_id" uuid,
 	"fencing_token" integer DEFAULT 0 NOT NULL,
 	"attempts" smallint DEFAULT 0 NOT NULL,
-	"policy" jsonb,
+	"deaths" smallint DEFAULT 0 NOT NULL,
+	"wait_reason" text,
+	"request" jsonb NOT NULL,
 	"result" jsonb,
 	"error" jsonb,
 	CONSTRAINT "compaction_tasks_state" CHECK (state in ('requested', 'summarizing', 'ready', 'applied', 'skipped', 'failed', 'superseded'))
@@ -151,18 +156,66 @@ CREATE TABLE "capstan"."inbox" (
 	"applied_seq" integer
 );
 --> statement-breakpoint
-CREATE TABLE "capstan"."quota_reservations" (
-	"id" uuid PRIMARY KEY NOT NULL,
+CREATE TABLE "capstan"."quota_buckets" (
 	"bucket" text NOT NULL,
+	"window_start" timestamp with time zone NOT NULL,
+	"window_end" timestamp with time zone NOT NULL,
+	"leased" bigint NOT NULL,
+	"last_lease" bigint NOT NULL,
+	CONSTRAINT "quota_buckets_bucket_window_start_pk" PRIMARY KEY("bucket","window_start")
+);
+--> statement-breakpoint
+CREATE TABLE "capstan"."quota_limits" (
+	"scope" text NOT NULL,
+	"value" text DEFAULT '*' NOT NULL,
+	"kind" text NOT NULL,
+	"unit" text NOT NULL,
+	"window" text NOT NULL,
+	"amount" bigint NOT NULL,
+	"updated_at" timestamp with time zone DEFAULT capstan.now() NOT NULL,
+	CONSTRAINT "quota_limits_scope_value_kind_unit_window_pk" PRIMARY KEY("scope","value","kind","unit","window"),
+	CONSTRAINT "quota_limits_scope" CHECK (scope in ('overall', 'tenant', 'agent', 'model') and (scope <> 'overall' or value = '*')),
+	CONSTRAINT "quota_limits_kind" CHECK (kind in ('turn', 'summary', 'tool')),
+	CONSTRAINT "quota_limits_unit" CHECK (unit in ('calls', 'tokens', 'cost_usd_micros', 'concurrent')),
+	CONSTRAINT "quota_limits_window" CHECK ("window" in ('minute', 'day', 'month', 'none') and ("window" = 'none') = (unit = 'concurrent')),
+	CONSTRAINT "quota_limits_amount" CHECK (amount >= 0)
+);
+--> statement-breakpoint
+CREATE TABLE "capstan"."quota_reservations" (
+	"id" uuid NOT NULL,
+	"bucket" text NOT NULL,
+	"window_start" timestamp with time zone NOT NULL,
+	"window_end" timestamp with time zone NOT NULL,
 	"run_id" uuid NOT NULL,
 	"turn" integer NOT NULL,
 	"attempt" smallint NOT NULL,
-	"fencing_token" integer NOT NULL,
 	"worker_id" uuid NOT NULL,
 	"amount" bigint NOT NULL,
 	"reserved_at" timestamp with time zone NOT NULL,
 	"settled_at" timestamp with time zone,
-	"settled_amount" bigint
+	"settled_amount" bigint,
+	CONSTRAINT "quota_reservations_id_bucket_pk" PRIMARY KEY("id","bucket"),
+	CONSTRAINT "quota_reservations_settled" CHECK ((settled_at is null) = (settled_amount is null))
+);
+--> statement-breakpoint
+CREATE TABLE "capstan"."quota_slices" (
+	"worker_id" uuid NOT NULL,
+	"bucket" text NOT NULL,
+	"window_start" timestamp with time zone NOT NULL,
+	"window_end" timestamp with time zone NOT NULL,
+	"leased" bigint NOT NULL,
+	"used" bigint DEFAULT 0 NOT NULL,
+	CONSTRAINT "quota_slices_worker_id_bucket_window_start_pk" PRIMARY KEY("worker_id","bucket","window_start")
+);
+--> statement-breakpoint
+CREATE TABLE "capstan"."quota_slots" (
+	"bucket" text NOT NULL,
+	"slot" integer NOT NULL,
+	"reservation_id" uuid NOT NULL,
+	"worker_id" uuid NOT NULL,
+	"taken_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "quota_slots_bucket_slot_pk" PRIMARY KEY("bucket","slot"),
+	CONSTRAINT "quota_slots_slot" CHECK (slot >= 1)
 );
 --> statement-breakpoint
 CREATE TABLE "capstan"."runs" (
@@ -291,10 +344,13 @@ CREATE INDEX "agent_promotions_name" ON "capstan"."agent_promotions" USING btree
 CREATE INDEX "audit_log_tenant" ON "capstan"."audit_log" USING btree ("tenant","id");--> statement-breakpoint
 CREATE INDEX "blob_refs_run" ON "capstan"."blob_refs" USING btree ("run_id");--> statement-breakpoint
 CREATE UNIQUE INDEX "compaction_tasks_one_in_flight" ON "capstan"."compaction_tasks" USING btree ("run_id") WHERE state in ('requested', 'summarizing', 'ready');--> statement-breakpoint
+CREATE INDEX "compaction_tasks_waiting" ON "capstan"."compaction_tasks" USING btree ("tenant","due_at") WHERE state = 'requested' and dispatched_at is null;--> statement-breakpoint
+CREATE INDEX "compaction_tasks_busy" ON "capstan"."compaction_tasks" USING btree ("tenant") WHERE state in ('requested', 'summarizing') and dispatched_at is not null;--> statement-breakpoint
 CREATE UNIQUE INDEX "events_step" ON "capstan"."events" USING btree ("run_id","step_key") WHERE step_key is not null;--> statement-breakpoint
 CREATE INDEX "inbox_pending" ON "capstan"."inbox" USING btree ("run_id","id") WHERE applied_seq is null;--> statement-breakpoint
 CREATE UNIQUE INDEX "inbox_dedupe" ON "capstan"."inbox" USING btree ("run_id","dedupe_key") WHERE dedupe_key is not null;--> statement-breakpoint
-CREATE INDEX "quota_reservations_open" ON "capstan"."quota_reservations" USING btree ("worker_id") WHERE settled_at is null;--> statement-breakpoint
+CREATE INDEX "quota_reservations_worker" ON "capstan"."quota_reservations" USING btree ("worker_id");--> statement-breakpoint
+CREATE UNIQUE INDEX "quota_slots_reservation" ON "capstan"."quota_slots" USING btree ("reservation_id","bucket");--> statement-breakpoint
 CREATE UNIQUE INDEX "runs_idempotency" ON "capstan"."runs" USING btree ("tenant","idempotency_key") WHERE idempotency_key is not null;--> statement-breakpoint
 CREATE UNIQUE INDEX "runs_child" ON "capstan"."runs" USING btree ("parent_run_id","parent_call","child_index") WHERE parent_run_id is not null;--> statement-breakpoint
 CREATE INDEX "runs_active" ON "capstan"."runs" USING btree ("state","pool") WHERE state in ('queued', 'running');--> statement-breakpoint
@@ -314,3 +370,10 @@ ALTER TABLE "capstan"."runs" SET (fillfactor = 70, autovacuum_vacuum_scale_facto
 ALTER TABLE "capstan"."wishes" SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 --> statement-breakpoint
 ALTER TABLE "capstan"."workers" SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
+--> statement-breakpoint
+-- quota_slots and quota_reservations turn over with each call that a quota applies to; the other two are small and updated in place.
+ALTER TABLE "capstan"."quota_slots" SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+--> statement-breakpoint
+ALTER TABLE "capstan"."quota_reservations" SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+--> statement-breakpoint
+ALTER TABLE "capstan"."quota_buckets" SET (fillfactor = 50);

@@ -56,6 +56,9 @@ begin
     raise exception 'agent % is not a name: use 1 to 64 of A-Z a-z 0-9 _ . - and begin with a letter or digit', coalesce(enqueue_run.agent, 'null') using errcode = 'KC006';
   end if;
   if enqueue_run.input is null then raise exception 'input is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
+  if enqueue_run.pool = 'summarize' then
+    raise exception 'pool summarize makes summaries and takes no runs' using errcode = 'KC006', hint = 'Leave pool out, or name one that workers of yours serve.';
+  end if;
   if enqueue_run.priority not between -1000 and 1000 then raise exception 'priority % is outside -1000..1000', enqueue_run.priority using errcode = 'KC006'; end if;
   if enqueue_run.tenant is null or length(enqueue_run.tenant) not between 1 and 200 then raise exception 'tenant must have 1 to 200 characters' using errcode = 'KC006'; end if;
   if length(enqueue_run.idempotency_key) not between 1 and 500 then raise exception 'idempotency_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
@@ -132,7 +135,7 @@ begin
   if v_run.finished_at is not null then
     raise exception 'run % has ended (%)', send.run_id, v_run.state using errcode = 'KC003', hint = 'Start a new run.';
   end if;
-  if v_run.inbox_pending >= 16 then
+  if v_run.inbox_pending >= 16 and (select count(*) from capstan.inbox i where i.run_id = send.run_id and i.kind = 'input' and i.applied_seq is null) >= 16 then
     raise exception 'run % has 16 messages waiting', send.run_id using errcode = 'KC004', hint = 'Wait until the run has taken some of them.';
   end if;
   v_id := capstan.uuid_v7();
@@ -230,3 +233,74 @@ CREATE VIEW capstan.usage AS
   union all
   select run_id, tenant, agent, model, kind, turn, attempt, at, outcome, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd_micros, estimated
   from capstan.usage_ledger;
+--> statement-breakpoint
+-- A compaction's task is made and settled by the run's own events, in their commit: the journal says what is wanted and
+-- what came of it, the task's row is where the work is done in between. (run row before task, as everywhere.)
+CREATE FUNCTION capstan.follow_compaction() RETURNS trigger LANGUAGE plpgsql AS $$
+declare v_payload jsonb := new.payload::jsonb;
+begin
+  if new.type = 'compaction.requested' then
+    insert into capstan.compaction_tasks (id, run_id, tenant, agent, state, trigger, requested_at, updated_at, due_at, view_epoch, from_seq, to_seq, first_kept_seq, request)
+      select (v_payload ->> 'task_id')::uuid, r.id, r.tenant, r.agent, 'requested', v_payload ->> 'trigger', new.at, new.at, new.at, new.view_epoch,
+        (v_payload #>> '{cut,from_seq}')::int, (v_payload #>> '{cut,to_seq}')::int, (v_payload #>> '{cut,first_kept_seq}')::int, v_payload
+      from capstan.runs r where r.id = new.run_id;
+    perform capstan.notify_wish('summarize');
+  else
+    update capstan.compaction_tasks t set updated_at = new.at, worker_id = null, result = null,
+        state = case when new.type = 'context.compacted' then 'applied' when v_payload ->> 'reason' = 'superseded' then 'superseded' else 'failed' end
+      where t.id = (v_payload ->> 'task_id')::uuid and t.run_id = new.run_id and t.state in ('requested', 'summarizing', 'ready');
+  end if;
+  return null;
+end $$;
+--> statement-breakpoint
+CREATE TRIGGER events_compaction AFTER INSERT ON capstan.events FOR EACH ROW
+  WHEN (new.type in ('compaction.requested', 'compaction.failed', 'context.compacted')) EXECUTE FUNCTION capstan.follow_compaction();
+--> statement-breakpoint
+-- Hands what came of a task to its run: the task waits as `ready` until the run's own writer has journaled it. False when
+-- the task is no longer the caller's. A run that has ended takes nothing more.
+CREATE FUNCTION capstan.finish_compaction(task uuid, token int, result jsonb, error jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+declare
+  v_now timestamptz := capstan.now();
+  v_task capstan.compaction_tasks;
+  v_run capstan.runs;
+begin
+  select * into v_task from capstan.compaction_tasks t where t.id = finish_compaction.task;
+  if not found then return false; end if;
+  select * into v_run from capstan.runs r where r.id = v_task.run_id for no key update;
+  update capstan.compaction_tasks t set updated_at = v_now, worker_id = null, wait_reason = null, result = finish_compaction.result, error = finish_compaction.error,
+      state = case when v_run.finished_at is null then 'ready' else 'superseded' end
+    where t.id = v_task.id and t.state = 'summarizing' and t.fencing_token = finish_compaction.token;
+  if not found then return false; end if;
+  if v_run.finished_at is null then
+    insert into capstan.inbox (id, run_id, at, kind, payload, dedupe_key)
+      values (capstan.uuid_v7(), v_run.id, v_now, 'compaction', jsonb_build_object('task_id', v_task.id), 'compaction:' || v_task.id);
+    update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = v_now where id = v_run.id;
+    if v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted') then perform capstan.wish_for(v_run, v_now); end if;
+  end if;
+  return true;
+end $$;
+--> statement-breakpoint
+-- Asks for a compaction by hand; gives the id of the inbox item by which the outcome is found. A run that works on a turn
+-- is refused (KC007) unless it may be done at the next boundary.
+CREATE FUNCTION capstan.compact_run(run_id uuid, at_boundary boolean default false, actor text default null) RETURNS uuid LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+declare
+  v_id uuid;
+  v_run capstan.runs;
+begin
+  select * into v_run from capstan.runs r where r.id = compact_run.run_id for no key update;
+  if not found then raise exception 'no run %', compact_run.run_id using errcode = 'KC002'; end if;
+  if v_run.finished_at is not null then
+    raise exception 'run % has ended (%)', compact_run.run_id, v_run.state using errcode = 'KC003', hint = 'Its journal stays as it is.';
+  end if;
+  if not coalesce(compact_run.at_boundary, false) and (v_run.worker_id is not null or v_run.wait_reason in ('approval', 'children')) then
+    raise exception 'run % is in the middle of a turn', compact_run.run_id using errcode = 'KC007', hint = 'Ask for it at the next boundary, or again when the run rests.';
+  end if;
+  select i.id into v_id from capstan.inbox i where i.run_id = compact_run.run_id and i.kind = 'compact' and i.applied_seq is null;
+  if found then return v_id; end if;
+  v_id := capstan.uuid_v7();
+  insert into capstan.inbox (id, run_id, at, kind, payload, actor) values (v_id, compact_run.run_id, capstan.now(), 'compact', '{}', compact_run.actor);
+  update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = capstan.now() where id = compact_run.run_id;
+  if v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted') then perform capstan.wish_for(v_run, capstan.now()); end if;
+  return v_id;
+end $$;

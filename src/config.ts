@@ -4,15 +4,22 @@ import { ConfigError } from "./agents/config-error.ts";
 
 const count = (fallback: number, min: number, max: number) => z.coerce.number().int().min(min).max(max).default(fallback);
 
+/** The value is not repeated: it may hold a password. Sockets may also be named as pg has it, by their path. */
+const postgresUrl = z
+  .string()
+  .regex(/^(postgres(ql)?:\/\/|socket:|\/)/, "is no postgres:// URL")
+  .optional();
+
 const environment = z.object({
-  DATABASE_URL: z.string().min(1).optional(),
+  DATABASE_URL: postgresUrl,
   /** For LISTEN and migrations when DATABASE_URL goes through a pooler in transaction mode. */
-  CAPSTAN_DIRECT_DATABASE_URL: z.string().min(1).optional(),
+  CAPSTAN_DIRECT_DATABASE_URL: postgresUrl,
   CAPSTAN_SCHEMA: z.string().default("capstan"),
   CAPSTAN_WORKER_SCHEMA: z.string().default("graphile_worker"),
   CAPSTAN_DIR: z.string().default(".capstan"),
   CAPSTAN_MODEL: z.string().optional(),
   CAPSTAN_SLOTS: count(20, 1, 10_000),
+  CAPSTAN_SUMMARIZE_SLOTS: count(2, 1, 1_000),
   CAPSTAN_LEASE_MS: count(8_000, 500, 600_000),
   CAPSTAN_HEARTBEAT_MS: count(2_000, 100, 60_000),
   CAPSTAN_SWEEP_MS: count(2_000, 50, 60_000),
@@ -32,6 +39,8 @@ export interface Config {
   readonly dir: string;
   readonly model: string | undefined;
   readonly worker: WorkerSettings;
+  /** Summaries at the same time in the worker that runs beside one of turns. */
+  readonly summarizeSlots: number;
   readonly logLevel: z.output<typeof environment>["CAPSTAN_LOG_LEVEL"];
 }
 
@@ -77,6 +86,7 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
       stickyTurns: e.CAPSTAN_STICKY_TURNS === 0 ? undefined : { turns: e.CAPSTAN_STICKY_TURNS, ms: e.CAPSTAN_STICKY_MS },
       poolMax: e.CAPSTAN_POOL_MAX,
     },
+    summarizeSlots: e.CAPSTAN_SUMMARIZE_SLOTS,
     logLevel: e.CAPSTAN_LOG_LEVEL,
   });
 }

@@ -6,19 +6,25 @@ import { EnqueueGroups } from "./client/enqueue-group.ts";
 import { DefinitionPins, enqueueRun, type EnqueueOptions } from "./client/enqueue.ts";
 import { RunHandle } from "./client/handle.ts";
 import { ResultPoller } from "./client/result-poller.ts";
+import type { Guard } from "./capabilities/guard.ts";
+import type { SummarizerEffect } from "./compaction/effect.ts";
 import { readConfig, type Config, type WorkerSettings } from "./config.ts";
+import { isCompactionConfigured } from "./domain/compaction/policy.ts";
+import { parseLimits, type QuotaLimit, type QuotaLimitSpec } from "./domain/quota.ts";
 import type { ModelCatalogue } from "./engine/model-port.ts";
-import type { Effect, EffectReport, Log, Tracing, WarnSink } from "./engine/ports.ts";
+import type { CompactionReport, Effect, EffectReport, Log, Tracing, WarnSink } from "./engine/ports.ts";
 import { PostgresBlobStore } from "./store/blobs.ts";
 import { definitionSha, PostgresDefinitionStore } from "./store/definitions.ts";
 import { migrate, type MigrateReport } from "./store/migrate.ts";
 import { defaultNames, namedSql, type SchemaNames } from "./store/names.ts";
 import { createPool } from "./store/pool.ts";
 import { untilConnected } from "./store/until-connected.ts";
+import { SUMMARIZE_POOL } from "./queue/task-names.ts";
 import { startWorker, type RunningWorker } from "./worker.ts";
 import { createModelCatalogue, type ModelCatalogueOptions } from "./providers/catalogue.ts";
 import { noTracing } from "./telemetry/no-tracing.ts";
-import { silentLog } from "./telemetry/log.ts";
+import { problemLog } from "./telemetry/log.ts";
+import { warnOfModels, warnOfPolicies, warnOfUnpromoted } from "./telemetry/start-warnings.ts";
 
 export interface CapstanOptions {
   readonly connectionString?: string;
@@ -29,10 +35,19 @@ export interface CapstanOptions {
   readonly worker?: Partial<WorkerSettings>;
   readonly observability?: {
     readonly onWarn?: WarnSink;
+    /** Without one, warnings and errors go to standard error, a line each. */
     readonly log?: Log;
     readonly tracing?: Tracing;
     readonly meter?: (effect: Effect, report: EffectReport) => void;
+    /** What became of compactions, as the journal says it. */
+    readonly countCompaction?: (report: CompactionReport) => void;
   };
+  /** Asked before every model call, summary and tool; what it does not allow is not done. */
+  readonly guard?: Guard;
+  /** Limits that all workers share. Rows of table quota_limits add to them, and replace those of the same scope, value, kind, unit and window. */
+  readonly quotas?: readonly QuotaLimitSpec[];
+  /** Summarizers by the name that a policy's `summarizer` gives; see createSummarizerEffect. */
+  readonly summarizers?: { readonly [name: string]: SummarizerEffect };
   /** Secrets for tools, by name and tenant. Default: environment variables CAPSTAN_SECRET_<NAME>. */
   readonly secret?: (name: string, tenant: string) => string | undefined;
   readonly env?: NodeJS.ProcessEnv;
@@ -45,7 +60,13 @@ export interface Capstan {
   enqueue<Input, Output>(agent: Agent<Input, Output>, input: Input, options?: EnqueueOptions): Promise<RunHandle<Output>>;
   enqueue(agent: string, input: unknown, options?: EnqueueOptions): Promise<RunHandle>;
   run<Output = unknown>(id: string): RunHandle<Output>;
-  startWorker(options?: { readonly pool?: string }): Promise<RunningWorker>;
+  /**
+   * A worker of pool `turn`, or of another. Beside it in this process a small one of pool `summarize`, if an agent here has
+   * a compaction policy or the `context` tool; `summarize` says otherwise. Pool `summarize` starts that one alone.
+   * Registers the agents first, as `register` does. Warns of models that cannot be used here, and of definitions that are
+   * not the promoted ones.
+   */
+  startWorker(options?: { readonly pool?: string; readonly summarize?: boolean; readonly promote?: boolean }): Promise<RunningWorker>;
   /** Stops workers that were started here and closes connections. May be called twice. */
   close(): Promise<void>;
   readonly db: pg.Pool;
@@ -58,7 +79,7 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
   const directConnectionString = options.directConnectionString ?? config.directDatabaseUrl ?? connectionString;
   const names = options.names ?? config.names ?? defaultNames;
   const named = namedSql(names);
-  const log = options.observability?.log ?? silentLog;
+  const log = options.observability?.log ?? problemLog(config.logLevel);
   const db = createPool({ connectionString, max: config.worker.poolMax, applicationName: "capstan client", log });
   const definitions = new PostgresDefinitionStore(db, named);
   const poller = new ResultPoller(db, named);
@@ -71,11 +92,14 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
   const models = isCatalogue(options.models)
     ? options.models
     : createModelCatalogue({ loadMedia: ({ sha256 }, tenant) => blobs.get(tenant, sha256), ...options.models, env: options.env ?? process.env });
+  const quotas = parseQuotas(options.quotas ?? []);
+  const tenants = isCatalogue(options.models) ? [] : Object.keys(options.models?.keysByTenant ?? {});
   const pins = new DefinitionPins(definitionSha);
   const groups = new EnqueueGroups(db, named);
   const workers: RunningWorker[] = [];
   const closed = new AbortController();
   let closing: Promise<void> | undefined;
+  let areModelsChecked = false;
 
   const register = async ({ promote = false }: { readonly promote?: boolean } = {}): Promise<Map<string, string>> => {
     const shas = new Map<string, string>();
@@ -92,10 +116,22 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
       return new RunHandle<never>(id, { db, named, poller });
     },
     run: (id) => new RunHandle(id, { db, named, poller }),
-    async startWorker({ pool = "turn" } = {}) {
+    async startWorker({ pool = "turn", summarize = pool !== SUMMARIZE_POOL && [...agents.values()].some(wantsSummaries), promote = false } = {}) {
+      // Said once, however many workers this process has.
+      if (!areModelsChecked) warnOfModels({ definitions: [...agents.values()].map(({ definition }) => definition), models, tenants, log: options.observability?.log });
+      if (!areModelsChecked)
+        warnOfPolicies(
+          [...agents.values()].map(({ definition }) => definition),
+          options.observability?.log,
+        );
+      areModelsChecked = true;
       // As the worker itself: a database that is away for a moment is waited for.
-      await untilConnected({ log, signal: closed.signal }, "registering definitions", register);
-      const worker = await startWorker({
+      await untilConnected({ log, signal: closed.signal }, "registering definitions", async () => {
+        const shas = await register({ promote });
+        warnOfUnpromoted(shas, await definitions.list(), log);
+      });
+      const settings = { ...config.worker, ...options.worker };
+      const common = {
         connectionString,
         directConnectionString,
         names,
@@ -103,16 +139,29 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
         definitions,
         agents: new Map([...agents].map(([name, agent]) => [name, agent.code])),
         models,
-        settings: { ...config.worker, ...options.worker },
-        pool,
+        summarizers: new Map(Object.entries(options.summarizers ?? {})),
         tracing: options.observability?.tracing ?? noTracing,
         log,
         meter: options.observability?.meter ?? (() => {}),
         onWarn: options.observability?.onWarn,
+        countCompaction: options.observability?.countCompaction,
+        guard: options.guard,
+        quotas,
         secret: options.secret ?? ((name) => (options.env ?? process.env)[`CAPSTAN_SECRET_${name.toUpperCase()}`]),
-      });
+      };
+      const worker = await startWorker({ ...common, pool, settings });
       workers.push(worker);
-      return worker;
+      if (!summarize) return worker;
+      const beside = await startWorker({ ...common, pool: SUMMARIZE_POOL, settings: { ...settings, slots: config.summarizeSlots, poolMax: Math.min(4, settings.poolMax) } });
+      workers.push(beside);
+      return {
+        get id() {
+          return worker.id;
+        },
+        stop: async (stopOptions) => {
+          await Promise.all([worker.stop(stopOptions), beside.stop(stopOptions)]);
+        },
+      };
     },
     close() {
       closed.abort();
@@ -120,6 +169,16 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
       return closing;
     },
   };
+}
+
+function wantsSummaries({ definition }: AnyAgent): boolean {
+  return isCompactionConfigured(definition.compaction) || definition.tools.some(({ name }) => name === "context");
+}
+
+function parseQuotas(specs: readonly QuotaLimitSpec[]): QuotaLimit[] {
+  const parsed = parseLimits(specs);
+  if (!parsed.ok) throw new ConfigError("createCapstan", parsed.issues);
+  return parsed.limits;
 }
 
 function isCatalogue(models: CapstanOptions["models"]): models is ModelCatalogue {

@@ -1,36 +1,45 @@
 /** Puts one worker process together: store, engine, queue, heartbeat. Part of the composition root, with main.ts. */
+import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import type { TaskList } from "graphile-worker";
+import type { Guard } from "./capabilities/guard.ts";
 import { createRing, type Meter } from "./capabilities/ring.ts";
+import type { SummarizerEffect } from "./compaction/effect.ts";
 import type { WorkerSettings } from "./config.ts";
 import { eventVersions } from "./domain/event.ts";
+import type { QuotaLimit } from "./domain/quota.ts";
 import type { AgentCode } from "./engine/code.ts";
 import type { EngineDeps } from "./engine/deps.ts";
 import { hitFailpoint } from "./engine/failpoints.ts";
 import { Frames } from "./engine/frames.ts";
 import { InFlight } from "./engine/in-flight.ts";
 import type { ModelCatalogue } from "./engine/model-port.ts";
-import type { Log, Tracing, WarnSink } from "./engine/ports.ts";
+import type { CompactionReport, Log, Tracing, WarnSink } from "./engine/ports.ts";
 import { RunCache } from "./engine/run-memory.ts";
 import { advanceRun } from "./engine/turn.ts";
 import { Heartbeat } from "./queue/heartbeat.ts";
 import { HeldWatch } from "./queue/held-watch.ts";
+import type { JobSource } from "./queue/job-source.ts";
 import { Relay } from "./queue/relay.ts";
 import { HELD_HERE_SQL } from "./queue/sql/sweep.ts";
 import { SupervisedRunner } from "./queue/runner.ts";
 import { Sweep } from "./queue/sweep.ts";
-import { taskName } from "./queue/task-names.ts";
+import { findModel } from "./providers/models.ts";
+import { SUMMARIZE_POOL, taskName } from "./queue/task-names.ts";
 import { WishListener } from "./queue/wish-listener.ts";
 import { PostgresBlobStore } from "./store/blobs.ts";
+import { PostgresCompactionTasks } from "./store/compaction-tasks.ts";
 import type { PostgresDefinitionStore } from "./store/definitions.ts";
 import { PostgresJournalStore } from "./store/journal-store.ts";
 import { JournalWriter } from "./store/journal-writer.ts";
 import type { SchemaNames } from "./store/names.ts";
 import { createPool } from "./store/pool.ts";
+import { PostgresQuotaGate } from "./store/quota.ts";
 import { untilConnected } from "./store/until-connected.ts";
 import { PostgresUsageLedger } from "./store/usage-ledger.ts";
 import { BEAT_SQL, END_BLOCKED_SQL, WorkerStore } from "./store/workers.ts";
 import { isConnectionError } from "./store/pg-errors.ts";
+import { summarizePool } from "./summarize-pool.ts";
 import { VERSION } from "./version.ts";
 
 export interface WorkerOptions {
@@ -42,12 +51,18 @@ export interface WorkerOptions {
   readonly definitions: PostgresDefinitionStore;
   readonly agents: ReadonlyMap<string, AgentCode>;
   readonly models: ModelCatalogue;
+  /** Registered summarizers by name. */
+  readonly summarizers: ReadonlyMap<string, SummarizerEffect>;
   readonly settings: WorkerSettings;
   readonly pool: string;
   readonly tracing: Tracing;
   readonly log: Log;
   readonly meter: Meter;
   readonly onWarn: WarnSink | undefined;
+  readonly countCompaction?: ((report: CompactionReport) => void) | undefined;
+  readonly guard?: Guard | undefined;
+  /** Limits of the configuration; those of table quota_limits come on top. */
+  readonly quotas?: readonly QuotaLimit[];
   secret(name: string, tenant: string): string | undefined;
 }
 
@@ -89,12 +104,18 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   const store = new PostgresJournalStore(db, named, writer, outage);
   const inFlight = new InFlight();
   const clockMs = (): number => performance.now();
+  const ledger = new PostgresUsageLedger(db, named, outage);
+  const quota = new PostgresQuotaGate({ pool: db, named, outage, configured: options.quotas ?? [], workerId: () => workerId, clockMs });
+  // Before the first call: a worker that does not know the limits yet would keep none.
+  await untilConnected(outage, "reading quotas", () => quota.refresh());
+  const ring = createRing({ meter: options.meter, clockMs, quota, ...(options.guard === undefined ? {} : { guard: options.guard }) });
   const deps: EngineDeps = {
     store,
     definitions: options.definitions,
     blobs: new PostgresBlobStore(db, named, outage),
-    ledger: new PostgresUsageLedger(db, named, outage),
-    ring: createRing({ meter: options.meter, clockMs }),
+    ledger,
+    compactions: new PostgresCompactionTasks(db, named, outage, () => workerId),
+    ring,
     models: options.models,
     agents,
     tracing: options.tracing,
@@ -104,24 +125,49 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     inFlight,
     sticky: settings.stickyTurns,
     onWarn: options.onWarn,
-    othersWait: () => relay.hasBacklog,
+    countCompaction: options.countCompaction ?? (() => {}),
+    othersWait: () => turnRelay.hasBacklog,
     secret: options.secret,
     random: Math.random,
+    newId: randomUUID,
     clockMs,
   };
 
   let running = 0;
-  const relay = new Relay({ pool: relayDb, named, poolName, agents: facts.agents, slots: settings.slots, log, running: () => running });
-  const task = async (payload: unknown): Promise<void> => {
+  const common = { pool: relayDb, named, agents: facts.agents, slots: settings.slots, log, running: () => running };
+  const turnRelay = new Relay({ ...common, poolName });
+  const summaries =
+    poolName === SUMMARIZE_POOL
+      ? summarizePool({
+          ...options,
+          relay: { ...common, lostAfterMs: settings.lostJobMs },
+          exhaustedTenants: async () => [...(await quota.exhaustedTenants("summary"))],
+          db,
+          store,
+          ledger,
+          ring,
+          outage,
+          workerId: () => workerId,
+          clockMs,
+          outputLimitOf: (model) => findModel(model)?.maxOutputTokens,
+        })
+      : undefined;
+  const relay: JobSource = summaries?.relay ?? turnRelay;
+  const advance = async (payload: unknown): Promise<void> => {
     const { runId } = payload as { runId: string };
     relay.jobStarted(runId);
-    running++;
     try {
       if (inFlight.stopping) await wishAgain(runId, 0);
       else await advanceRun(deps, runId);
     } catch (error) {
       log.error({ runId, err: error }, "a job failed before it could take its run");
       await wishAgain(runId, REWISH_AFTER_ERROR_MS);
+    }
+  };
+  const task = async (payload: unknown): Promise<void> => {
+    running++;
+    try {
+      await (summaries === undefined ? advance(payload) : summaries.work(payload, inFlight.stopping));
     } finally {
       running--;
       relay.poke();
@@ -167,6 +213,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     // Whatever was in flight belongs to others now; a new incarnation starts with nothing.
     log.warn({ workerId }, "this worker was taken for dead: dropping its runs and starting over under a new incarnation");
     inFlight.abortAll("lost");
+    summaries?.abortAll("lost");
     reviving ??= (async () => {
       while (!stopped.signal.aborted) {
         try {
@@ -203,6 +250,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     workerId: () => workerId,
     mayBury: () => heartbeat.isTrusted,
     onTaken: () => relay.poke(),
+    settleQuotas: () => quota.round(),
     async releaseForgotten() {
       // A live worker's runs are never swept: one that a failed job left held would stand for ever.
       const { rows } = await db.query<{ id: string; fencing_token: number }>(named(HELD_HERE_SQL), [workerId, poolName]);
@@ -229,6 +277,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   relay.start();
   listener.start();
   watch.start();
+  summaries?.watch.start();
   sweep.start();
   log.info({ workerId, pool: poolName, slots: settings.slots, agents: facts.agents }, "worker started");
 
@@ -237,7 +286,10 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     log.info({ workerId, inFlight: inFlight.size }, "worker stopping");
     inFlight.stopStarting();
     await Promise.all([relay.stop(), listener.stop(), sweep.stop()]);
-    const abortTimer = setTimeout(() => inFlight.abortAll("shutdown"), graceMs);
+    const abortTimer = setTimeout(() => {
+      inFlight.abortAll("shutdown");
+      summaries?.abortAll("shutdown");
+    }, graceMs);
     // If the database is away all this time, leases run out by themselves.
     const giveUpTimer = setTimeout(() => stopped.abort(), graceMs + GIVE_UP_AFTER_MS);
     // Waits for jobs in flight: they end by themselves, or by the abort.
@@ -246,9 +298,10 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     while (running > 0 && !stopped.signal.aborted) await new Promise((resolve) => setTimeout(resolve, 20));
     clearTimeout(abortTimer);
     clearTimeout(giveUpTimer);
-    await watch.stop();
+    await Promise.all([watch.stop(), summaries?.watch.stop()]);
     stopped.abort();
     await reviving;
+    await quota.release().catch((error: unknown) => log.warn({ err: error }, "could not give leased quota back; the sweep will"));
     await workers.end(workerId, "stopped").catch((error: unknown) => log.warn({ err: error }, "could not sign off; the lease will run out"));
     await heartbeat.stop();
     await Promise.all([db.end(), queueDb.end(), relayDb.end()]);

@@ -1,6 +1,6 @@
 /** How users write an agent. */
 import type { z } from "zod";
-import type { CompactionPolicy } from "../domain/compaction/policy.ts";
+import { policyIssues, type CompactionPolicy } from "../domain/compaction/policy.ts";
 import { agentDefinition, normalizeDefinition, type AgentDefinition } from "../domain/definition.ts";
 import type { JsonObject } from "../domain/json.ts";
 import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
@@ -37,9 +37,12 @@ export interface CallSettingsSpec {
   readonly providerOptions?: JsonObject;
 }
 
+/** Results of these tools are kept out of the transcript: the model sees digest, size, media type and a preview only. */
 export interface ClaimCheckSpec {
   readonly tools: readonly string[];
+  /** Results of more bytes than this, at least 256; default 4,096. */
   readonly overBytes?: number;
+  /** Bytes of the preview, 0 to `overBytes`; default 512, and never more than half of `overBytes`. */
   readonly previewBytes?: number;
 }
 
@@ -63,6 +66,8 @@ export interface AgentSpec<Input extends z.ZodType = z.ZodType, Output extends z
   /** Field names are the wire's (snake_case), the same in every form of the policy. */
   readonly compaction?: CompactionPolicy;
   readonly claimCheck?: ClaimCheckSpec;
+  /** Patterns of what the agent may use (`model:anthropic:*`, `tool:*`, `mcp:github/*`, `summarizer:*`). Absent: all that this definition names. */
+  readonly grants?: readonly string[];
   readonly onWarn?: WarnSink;
 }
 
@@ -80,7 +85,24 @@ export interface Agent<Input = unknown, Output = unknown> {
 export function agent<Input extends z.ZodType = z.ZodType<string>, Output extends z.ZodType = z.ZodType<string>>(
   spec: AgentSpec<Input, Output>,
 ): Agent<z.input<Input>, z.output<Output>> {
-  const { name, model, fallbacks, instructions, tools = [], input, output, settings, limits, interactive, warnTranscriptBytes, compaction, claimCheck, onWarn, ...strange } = spec;
+  const {
+    name,
+    model,
+    fallbacks,
+    instructions,
+    tools = [],
+    input,
+    output,
+    settings,
+    limits,
+    interactive,
+    warnTranscriptBytes,
+    compaction,
+    claimCheck,
+    grants,
+    onWarn,
+    ...strange
+  } = spec;
   const where = `agent ${JSON.stringify(name)}`;
   refuseStrange(where, strange);
   if (onWarn !== undefined && typeof onWarn !== "function") throw new ConfigError(where, [{ path: "onWarn", message: "must be a function" }]);
@@ -99,13 +121,26 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
     warn_transcript_bytes: warnTranscriptBytes,
     compaction,
     claim_check: claimCheck && snakeKeys(claimCheck),
+    grants,
   });
   const parsed = agentDefinition.safeParse(candidate);
   if (!parsed.success) throw new ConfigError(where, camelIssues(parsed.error));
+  const conflicts = policyIssues(parsed.data.compaction);
+  if (conflicts.length > 0)
+    throw new ConfigError(
+      where,
+      conflicts.map(({ path, message }) => ({ path: `compaction.${path}`, message })),
+    );
   checkModelName(where, "model", model);
   fallbacks?.forEach((fallback, i) => checkModelName(where, `fallbacks.${i}`, fallback));
   const strangers = (claimCheck?.tools ?? []).filter((listed) => !tools.some((t) => t.definition.name === listed));
   if (strangers.length > 0) throw new ConfigError(where, [{ path: "claimCheck.tools", message: `names ${strangers.join(", ")}, which the agent does not have` }]);
+  const own = tools.filter((t) => t.engine !== undefined && (claimCheck?.tools ?? []).includes(t.definition.name));
+  if (own.length > 0) {
+    throw new ConfigError(where, [
+      { path: "claimCheck.tools", message: `names ${own.map((t) => t.definition.name).join(", ")}, by which an agent sees what is kept from it; list the tools that work` },
+    ]);
+  }
   return {
     name,
     definition: normalizeDefinition(parsed.data),

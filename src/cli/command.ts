@@ -6,18 +6,20 @@ import { Output } from "./output.ts";
 export interface CommandTexts {
   readonly summary: string;
   readonly description?: string;
-  /** Without the leading `capstan`; a text after `#` explains. */
+  /** Without the leading `capstan`, unless the line begins with something else; a text after `#` explains. */
   readonly examples: readonly string[];
 }
 
 /** `usage` is commander's: the name and its arguments. */
 export function addCommand(parent: Command, usage: string, { summary, description, examples }: CommandTexts): Command {
+  const [first = ""] = (parent.parent === null ? usage : parent.name()).split(" ");
+  const line = (example: string): string => (example.split(" ")[0] === first ? `capstan ${example}` : example);
   return parent
     .command(usage)
     .summary(summary)
     .description(description ?? sentence(summary))
     .option("--json", "write JSON to standard output, everything else to standard error")
-    .addHelpText("after", `\nExamples:\n${examples.map((example) => `  $ capstan ${example}`).join("\n")}\n\n${exitCodesHelp}`);
+    .addHelpText("after", `\nExamples:\n${examples.map((example) => `  $ ${line(example)}`).join("\n")}\n\n${exitCodesHelp}`);
 }
 
 /** A group shows its commands when none is given. */

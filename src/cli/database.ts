@@ -1,5 +1,5 @@
 /** Which database a command works on: DATABASE_URL, else the embedded server of CAPSTAN_DIR, started if need be. */
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import pg from "pg";
 import { readConfig, type Config } from "../config.ts";
@@ -81,7 +81,7 @@ async function findEmbedded(out: Output, config: Config, { embedded = "existing"
   const found = await embeddedPostgresStatus(dir);
   if (found.running && found.url !== undefined && !takesOver) return { url: found.url, release: async () => {}, letGo() {} };
   if (found.version === undefined && embedded === "existing") {
-    throw new CliError("DATABASE_MISSING", `DATABASE_URL is not set and there is no embedded database in ${dir}; set DATABASE_URL, or start one with: capstan up`);
+    throw new CliError("DATABASE_MISSING", `DATABASE_URL is not set and there is no embedded database in ${resolve(dir)}; set DATABASE_URL, or start one with: capstan up`);
   }
   if (!found.running) out.note(found.version === undefined ? `making an embedded Postgres in ${dir}` : `starting the embedded Postgres of ${dir}`);
   const server = await startEmbeddedPostgres({ dir });

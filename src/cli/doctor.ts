@@ -13,6 +13,7 @@ import {
   recentDeaths,
   serverFacts,
   stuckRuns,
+  unservedSummaries,
   unservedWishes,
 } from "../store/doctor-queries.ts";
 import { VERSION } from "../version.ts";
@@ -21,7 +22,7 @@ import { action, addCommand } from "./command.ts";
 import { withDatabase, type Database } from "./database.ts";
 import type { Finding, FindingLevel } from "./doctor/finding.ts";
 import { judgeBloat, judgeHorizon, judgeJournalGuard, judgeListen, judgeSchema, judgeServer } from "./doctor/server.ts";
-import { judgeGrowth, judgeModels, judgeQueue, judgeStuck, judgeUnserved, judgeWorkers } from "./doctor/work.ts";
+import { judgeGrowth, judgeModels, judgeQueue, judgeStuck, judgeSummaries, judgeUnserved, judgeWorkers } from "./doctor/work.ts";
 import { exitCodes } from "./exit.ts";
 import { printable, type Colors } from "./output.ts";
 
@@ -72,6 +73,7 @@ async function examine({ pool, named, config, directUrl }: Database, models: Age
     ...judgeJournalGuard(await journalGuardFacts(pool, schema), server.user),
     ...judgeWorkers(workers, await recentDeaths(pool, named), VERSION),
     ...judgeUnserved(await unservedWishes(pool, named), await parkedRuns(pool, named, "agent_missing")),
+    ...judgeSummaries(await unservedSummaries(pool, named)),
     ...judgeStuck(await stuckRuns(pool, named), await parkedRuns(pool, named, "crash_loop"), hasWorkers),
     ...judgeQueue(await queueFacts(pool, named), hasWorkers),
     ...judgeGrowth(await growthFacts(pool, named)),

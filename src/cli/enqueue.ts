@@ -2,6 +2,7 @@ import type { Command } from "commander";
 import { DefinitionPins, enqueueRun, type EnqueueOptions } from "../client/enqueue.ts";
 import { ResultTimeoutError, RunFailedError } from "../client/errors.ts";
 import { toolOutputText } from "../domain/transcript/message.ts";
+import { listAgents } from "../store/agent-list.ts";
 import { liveWorkersFor } from "../store/run-list.ts";
 import { action, addCommand } from "./command.ts";
 import { withDatabase, type Database } from "./database.ts";
@@ -29,7 +30,7 @@ export function addEnqueue(program: Command): void {
   addCommand(program, "enqueue", {
     summary: "start a run",
     description:
-      'Starts a run of an agent and prints its id. The input is a text or JSON (an argument that begins with {, [ or " and parses is JSON); `-` reads it from standard input, `@file` from a file; without one it is null.',
+      'Starts a run of an agent and prints its id. The input is a text or JSON (what begins with {, [ or " and parses is JSON; what begins with { or [ and does not is refused without --text); `-` reads it from standard input, `@file` from a file; without one it is null.',
     examples: [
       `enqueue auditor '{"folder": "src"}' --follow`,
       'enqueue researcher \'{"topic": "tides"}\' --tenant acme --idempotency-key tides-1',
@@ -62,7 +63,7 @@ export function addEnqueue(program: Command): void {
         return await withDatabase(out, async (database) => {
           const runId = await enqueueRun(database.pool, database.named, agent, input, options, new DefinitionPins(() => ""));
           if ((await liveWorkersFor(database.pool, database.named, agent, options.pool ?? "turn")) === 0) {
-            out.note(`no worker with agent ${agent} is running: the run waits until one starts (capstan up, or capstan worker)`);
+            out.note(`no worker with agent ${agent} is running: the run waits until one starts (capstan up, or capstan worker)${await otherAgents(database, agent)}`);
           }
           if (flags.follow === true) {
             out.note(`run ${runId}`);
@@ -78,6 +79,13 @@ export function addEnqueue(program: Command): void {
         });
       }),
     );
+}
+
+/** An agent that the database has never seen is accepted, since a worker may bring it; more often its name is misspelt. */
+async function otherAgents({ pool, named }: Database, agent: string): Promise<string> {
+  const known = (await listAgents(pool, named)).map(({ name }) => name);
+  if (known.includes(agent)) return "";
+  return known.length === 0 ? "; the database knows no agents yet" : `; the database knows ${known.join(", ")}`;
 }
 
 function enqueueOptions(flags: EnqueueFlags): EnqueueOptions {

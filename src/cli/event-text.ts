@@ -5,6 +5,7 @@ import { canonicalJson, type JsonValue } from "../domain/json.ts";
 import { answerText, toolOutputText } from "../domain/transcript/message.ts";
 import { inputParts } from "../domain/transcript/derive.ts";
 import { toEvent } from "../domain/upcast.ts";
+import { compactionText } from "./compaction-text.ts";
 import { bytes, duration, short } from "./format.ts";
 import { brief } from "./output.ts";
 
@@ -62,6 +63,31 @@ function describe(event: CapstanEvent): EventText {
       return bad(`✗ ${event.payload.name}: outcome unknown (${event.payload.reason}); not repeated`);
     case "input.applied":
       return { tone: "notice", text: `input${event.payload.steering === true ? " (steering)" : ""}: ${partsText(event.payload.content as JsonValue)}` };
+    case "compaction.requested": {
+      const { trigger, cut, before, prefetch } = event.payload;
+      return dim(`compaction requested (${trigger}${prefetch === true ? ", early" : ""}): events ${cut.from_seq} to ${cut.to_seq} of ${short(before.tokens)} tokens`);
+    }
+    case "compaction.prepared":
+      return dim("the summary is ready, and waits until it is needed");
+    case "compaction.skipped":
+      return {
+        tone: "notice",
+        text: `not compacted (${event.payload.trigger}), ${event.payload.reason}: ${brief(compactionText(event.payload.reason, event.payload.detail), 2 * CHARS)}`,
+      };
+    case "compaction.failed":
+      return {
+        tone: "notice",
+        text: `compaction failed, the view is unchanged, ${event.payload.reason}: ${brief(compactionText(event.payload.reason, event.payload.detail), 2 * CHARS)}`,
+      };
+    case "context.compacted": {
+      const { trigger, cut, before, after, summarizer } = event.payload;
+      return {
+        tone: "notice",
+        text: `compacted (${trigger}, ${summarizer}): events ${cut.from_seq} to ${cut.to_seq} are now a summary; ${bytes(before.bytes)} → ${bytes(after.bytes)}`,
+      };
+    }
+    case "context.pruned":
+      return { tone: "notice", text: `shortened ${event.payload.excerpts.length} old results: ${bytes(event.payload.before.bytes)} → ${bytes(event.payload.after.bytes)}` };
     case "run.parked":
       return { tone: "notice", text: `waits: ${event.payload.reason}${event.payload.detail === undefined ? "" : ` ${brief(canonicalJson(event.payload.detail), CHARS)}`}` };
     case "run.resumed":

@@ -11,7 +11,10 @@ export interface InputForm {
   readonly asJson?: boolean;
 }
 
-/** No argument is `null`. Text that begins like a JSON object, list or string and parses as one is JSON. */
+/**
+ * No argument is `null`. Text that begins like a JSON object, list or string and parses as one is JSON. A broken object or
+ * list is refused rather than sent as text: it is nearly always a slip, and the run would start with it.
+ */
 export async function readInput(argument: string | undefined, form: InputForm): Promise<JsonValue> {
   if (form.text === true && form.asJson === true) throw usageError("--text and --as-json exclude each other");
   if (argument === undefined) return null;
@@ -20,6 +23,7 @@ export async function readInput(argument: string | undefined, form: InputForm): 
   const parsed = form.asJson === true || /^\s*[{["]/.test(given) ? parse(given) : undefined;
   if (parsed?.ok === true) return parsed.value;
   if (form.asJson === true) throw usageError(`the input is not JSON: ${parsed?.ok === false ? parsed.problem : ""}`);
+  if (parsed !== undefined && /^\s*[{[]/.test(given)) throw usageError(`the input begins like JSON and is none: ${parsed.problem}; to send it as text, add --text`);
   return given;
 }
 

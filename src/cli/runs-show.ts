@@ -1,11 +1,11 @@
 import type { Command } from "commander";
 import { canonicalJson, type JsonValue } from "../domain/json.ts";
 import { toolOutputText } from "../domain/transcript/message.ts";
-import { runDetail, type RunDetail } from "../store/run-list.ts";
+import { liveWorkersFor, runDetail, type RunDetail } from "../store/run-list.ts";
 import type { RunStatusView } from "../client/handle.ts";
 import { UnknownRunError } from "../client/errors.ts";
 import { action, addCommand } from "./command.ts";
-import { withDatabase } from "./database.ts";
+import { withDatabase, type Database } from "./database.ts";
 import { exitCodes } from "./exit.ts";
 import { age, bytes, duration, gauge, parseRunId, short, usd } from "./format.ts";
 import { printable, type Output } from "./output.ts";
@@ -25,14 +25,19 @@ export function addRunsShow(runs: Command): void {
           const status = await runHandle(database, runId).status();
           const end = { ...(status.output === undefined ? {} : { output: status.output }), ...(status.error === undefined ? {} : { error: status.error }) };
           if (out.isJson) await out.value({ ...detail, ...end });
-          else await show(out, detail, status);
+          else await show(out, detail, status, await lacksWorker(database, detail));
           return exitCodes.ok;
         });
       }),
     );
 }
 
-async function show(out: Output, run: RunDetail, { output, error }: RunStatusView): Promise<void> {
+/** A run that could start and that nobody takes. */
+async function lacksWorker({ pool, named }: Database, run: RunDetail): Promise<boolean> {
+  return run.state === "queued" && !run.paused && (await liveWorkersFor(pool, named, run.agent, run.pool)) === 0;
+}
+
+async function show(out: Output, run: RunDetail, { output, error }: RunStatusView, lacksItsWorker: boolean): Promise<void> {
   const { colors } = out;
   const facts = factLines(
     [
@@ -50,10 +55,11 @@ async function show(out: Output, run: RunDetail, { output, error }: RunStatusVie
       ["goes on at", run.wake_at?.toISOString()],
       ["next job", run.wish_at === null || run.finished_at !== null ? undefined : `due ${run.wish_at.toISOString()}`],
       ["held by", run.held_by === null ? undefined : `worker ${run.held_by.worker_id} (${run.held_by.host ?? "?"} pid ${run.held_by.pid ?? "?"})`],
+      ["waits for", lacksItsWorker ? `a worker with agent ${printable(run.agent)} in pool ${printable(run.pool)}` : undefined],
       ["waits for", run.park_detail === null ? undefined : printable(canonicalJson(run.park_detail as JsonValue))],
       ["input waiting", run.inbox_pending === 0 ? undefined : String(run.inbox_pending)],
       ["context", gauge(run.context_tokens, run.context_window).replace(/^ctx /, "")],
-      ["used", `${short(run.input_tokens)} in (${short(run.cache_read_tokens)} from cache), ${short(run.output_tokens)} out, ${usd(run.cost_usd_micros)}`],
+      ["used", `${short(run.input_tokens)} in (${short(run.cache_read_tokens)} from cache), ${short(run.output_tokens)} out${costOf(run)}`],
       ["size", `transcript ${bytes(run.transcript_bytes)}, journal ${bytes(run.journal_bytes)}${["", "; grows: see docs/scaling.md", "; critical"][run.growth_level] ?? ""}`],
       ["crashes", run.crash_count === 0 ? undefined : String(run.crash_count)],
       ["key", run.idempotency_key === null ? undefined : printable(run.idempotency_key)],
@@ -64,4 +70,10 @@ async function show(out: Output, run: RunDetail, { output, error }: RunStatusVie
   for (const line of facts) await out.line(line);
   if (error !== undefined) await out.line(`\n${colors.red(`${error.code}: ${printable(error.message)}`)}`);
   if (output !== undefined) await out.line(`\n${printable(toolOutputText(output))}`);
+}
+
+/** A model without a known price adds nothing to the sum: zero for tokens that were used is no price, not a gift. */
+function costOf({ cost_usd_micros: cost, input_tokens: input, output_tokens: output }: RunDetail): string {
+  if (cost > 0) return `, ${usd(cost)}`;
+  return input + output > 0 ? ", no price" : "";
 }

@@ -1,9 +1,11 @@
 import type { Command } from "commander";
 import { UnknownRunError } from "../client/errors.ts";
 import { canonicalJson } from "../domain/json.ts";
-import { fold } from "../domain/fold.ts";
+import { keptFrom } from "../domain/compaction/fold.ts";
+import { evolve, initialState } from "../domain/fold.ts";
+import { remember } from "../engine/run-memory.ts";
 import { toolOutputText, type Message } from "../domain/transcript/message.ts";
-import { JournalReader } from "../store/journal-reader.ts";
+import { JournalReader, type JournalRow } from "../store/journal-reader.ts";
 import { action, addCommand } from "./command.ts";
 import { withDatabase } from "./database.ts";
 import { exitCodes } from "./exit.ts";
@@ -13,29 +15,67 @@ import { printable } from "./output.ts";
 export function addRunsTranscript(runs: Command): void {
   addCommand(runs, "transcript", {
     summary: "show the messages that the model sees now",
-    description: "Shows the messages that the model sees now, derived from the run's events as the worker derives them.",
-    examples: ["runs transcript 0190… | less", "runs transcript 0190… --json | jq '.messages[-1]'"],
+    description:
+      "Shows the messages that the model sees now, derived from the run's events as the worker derives them. With --expand also those that summaries have replaced: their events are all kept.",
+    examples: ["runs transcript 0190… | less", "runs transcript 0190… --expand", "runs transcript 0190… --json | jq '.messages[-1]'"],
   })
     .argument("<run id>")
+    .option("--expand", "show what summaries have replaced, before each summary")
     .action(
-      action(async (out, given: string) => {
+      action(async (out, given: string, { expand }: { expand?: boolean }) => {
         const runId = parseRunId(given);
         return await withDatabase(out, async ({ pool, named }) => {
-          const loaded = await new JournalReader(pool, named).load(runId);
+          const reader = new JournalReader(pool, named);
+          const loaded = await reader.load(runId);
           if (loaded === undefined) throw new UnknownRunError(`no run ${runId}`);
-          const state = fold(loaded.events);
-          if (out.isJson) {
-            await out.value({ run_id: runId, seq: state.seq, turn: state.turn, messages: state.view });
-            return exitCodes.ok;
-          }
-          for (const message of state.view) {
+          const show = async (message: Message): Promise<void> => {
             await out.line(out.colors.bold(message.role));
             for (const text of partTexts(message)) await out.line(`${indented(printable(text))}\n`);
+          };
+          const replaced: Replaced[] = [];
+          if (expand === true) {
+            for await (const span of replacedSpans(reader.walk(runId, { below: loaded.row.nextSeq }))) {
+              if (out.isJson) {
+                replaced.push(span);
+                continue;
+              }
+              for (const message of span.messages) await show(message);
+              await out.line(
+                out.colors.bold(`── ${span.messages.length} messages above (events ${span.from_seq} to ${span.to_seq}) are a summary since event ${span.marker} ──\n`),
+              );
+            }
           }
+          const { state } = remember(loaded, 0);
+          if (out.isJson) {
+            await out.value({ run_id: runId, seq: state.seq, turn: state.turn, epoch: state.epoch, ...(expand === true ? { replaced } : {}), messages: state.view });
+            return exitCodes.ok;
+          }
+          for (const message of state.view) await show(message);
           return exitCodes.ok;
         });
       }),
     );
+}
+
+interface Replaced {
+  readonly marker: number;
+  readonly from_seq: number;
+  readonly to_seq: number;
+  readonly messages: readonly Message[];
+}
+
+/** What each marker replaced, in order: the messages as they stood just before it, without an earlier head. */
+async function* replacedSpans(rows: AsyncIterable<JournalRow>): AsyncGenerator<Replaced> {
+  const state = initialState();
+  for await (const { event } of rows) {
+    if (event.type === "context.compacted") {
+      const { cut } = event.payload;
+      const hasHead = state.marker !== undefined;
+      const messages = state.view.slice(hasHead || cut.keep_first ? 1 : 0, keptFrom(state.places, cut.first_kept_seq, hasHead));
+      yield { marker: event.seq, from_seq: cut.from_seq, to_seq: cut.to_seq, messages };
+    }
+    evolve(state, event);
+  }
 }
 
 function partTexts(message: Message): string[] {

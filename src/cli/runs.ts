@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import { addGroup } from "./command.ts";
+import { addRunsCompact } from "./runs-compact.ts";
 import { addRunsAct } from "./runs-act.ts";
 import { addRunsEvents } from "./runs-events.ts";
 import { addRunsList } from "./runs-list.ts";
@@ -13,4 +14,5 @@ export function addRunCommands(program: Command): void {
   addRunsEvents(runs);
   addRunsTranscript(runs);
   addRunsAct(runs);
+  addRunsCompact(runs);
 }

@@ -2,6 +2,7 @@ import type { Command } from "commander";
 import { action, addCommand } from "./command.ts";
 import { withDatabase } from "./database.ts";
 import { exitCodes } from "./exit.ts";
+import { invocation } from "./invocation.ts";
 import { factLines } from "./table.ts";
 import { aborted } from "./stop-signals.ts";
 import { addWorkerOptions } from "./worker.ts";
@@ -22,9 +23,7 @@ export function addUp(program: Command): void {
           const { migrate } = await import("../store/migrate.ts");
           const { serverVersion } = await migrate({ connectionString: directUrl, names: config.names, log: (line) => out.note(line) });
           const { startWorkerProcess } = await import("./worker-process.ts");
-          // People read this terminal: problems only, unless they ask for more.
-          const logLevel = (process.env["CAPSTAN_LOG_LEVEL"] ?? "") === "" ? "warn" : config.logLevel;
-          const worker = await startWorkerProcess(out, { url, directUrl, flags, alwaysBuiltIn: true, logLevel });
+          const worker = await startWorkerProcess(out, { url, directUrl, flags, alwaysBuiltIn: true });
           const { rows } = await pool.query<{ runs: number; open: number }>(
             named("select count(*)::int as runs, count(*) filter (where state in ('queued', 'running', 'waiting'))::int as open from capstan.runs"),
           );
@@ -63,8 +62,6 @@ export function addUp(program: Command): void {
 }
 
 function suggestions(agents: readonly string[]): string[] {
-  // In a checkout the command is not installed, and npx would look for it elsewhere.
-  const capstan = import.meta.url.endsWith(".ts") ? "npm run -s capstan --" : "npx capstan";
   const example = agents.includes("auditor") ? `auditor '{"folder": "src"}'` : `${agents[0] ?? "<agent>"} "…"`;
-  return ["", "In another terminal:", `  ${capstan} enqueue ${example} --follow`, `  ${capstan} runs list`, `  ${capstan} doctor`, "Ctrl-C stops everything."];
+  return ["", "In another terminal:", `  ${invocation} enqueue ${example} --follow`, `  ${invocation} runs list`, `  ${invocation} doctor`, "Ctrl-C stops everything."];
 }

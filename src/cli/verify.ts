@@ -32,13 +32,14 @@ export function addVerify(program: Command): void {
           const check = await checkerFor(database);
           const total = all === true ? await countRuns(pool, named) : ids.length;
           const progress = await startProgress("verify", total);
-          const sums = { runs: 0, requests: 0, wire_compared: 0, differing: 0 };
+          const sums = { runs: 0, requests: 0, markers: 0, wire_compared: 0, differing: 0 };
           try {
             for await (const id of all === true ? allRunIds(pool, named) : ids) {
               if (signal.aborted) break;
               const report = await check(id);
               sums.runs++;
               sums.requests += report.requests;
+              sums.markers += report.markers;
               sums.wire_compared += report.wireCompared;
               if (!report.ok) sums.differing++;
               progress.update(sums.runs);
@@ -48,6 +49,7 @@ export function addVerify(program: Command): void {
                   ok: report.ok,
                   events: report.events,
                   requests: report.requests,
+                  markers: report.markers,
                   wire_compared: report.wireCompared,
                   problems: report.problems,
                 });
@@ -58,7 +60,7 @@ export function addVerify(program: Command): void {
             progress.stop();
           }
           const wire = sums.wire_compared === 0 ? "" : `, ${sums.wire_compared} of them down to the bytes on the wire`;
-          const text = `${sums.runs} runs, ${sums.requests} requests rebuilt${wire}: ${sums.differing === 0 ? "all as recorded" : `${sums.differing} differ`}`;
+          const text = `${sums.runs} runs, ${sums.requests} requests rebuilt${sums.markers === 0 ? "" : `, ${sums.markers} compactions recomputed`}${wire}: ${sums.differing === 0 ? "all as recorded" : `${sums.differing} differ`}`;
           if (out.isJson) out.note(text);
           else await out.line(text);
           return sums.differing === 0 ? exitCodes.ok : exitCodes.verifyDiffers;
@@ -79,7 +81,7 @@ async function checkerFor({ pool, named }: Database): Promise<(runId: string) =>
       return await verifyRun({ runId, rows: reader.walk(runId, { below: row.nextSeq }), definition: (sha) => definitions.get(sha), wire: (call) => wire(call, row.tenant) });
     } catch (error) {
       if (!(error instanceof CapstanError)) throw error;
-      return { runId, ok: false, events: row.nextSeq - 1, requests: 0, wireCompared: 0, problems: [`${error.code}: ${error.message}`] };
+      return { runId, ok: false, events: row.nextSeq - 1, requests: 0, wireCompared: 0, markers: 0, problems: [`${error.code}: ${error.message}`] };
     }
   };
 }

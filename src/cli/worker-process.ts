@@ -1,15 +1,13 @@
 /** One worker in this process, with its log and traces: what `worker` and `up` share. */
 import { readConfig, type WorkerSettings } from "../config.ts";
 import type { Log } from "../engine/ports.ts";
-import { createCapstan, type Capstan } from "../main.ts";
-import { definitionSha } from "../store/definitions.ts";
+import { createCapstan } from "../main.ts";
 import { migrationStatus } from "../store/migrate.ts";
-import { listAgents } from "../store/agent-list.ts";
-import { namedSql } from "../store/names.ts";
+import { SUMMARIZE_POOL } from "../queue/task-names.ts";
+import { CompactionMeter } from "../telemetry/compaction-meter.ts";
 import { EffectMeter } from "../telemetry/effect-meter.ts";
 import { createLog, prettyStream } from "../telemetry/log.ts";
 import { startTelemetry, type Telemetry } from "../telemetry/otel.ts";
-import type { Agent } from "../agents/agent.ts";
 import { loadAgents } from "./agents-module.ts";
 import { builtInAgents } from "./built-in.ts";
 import { CliError, exitCodes } from "./exit.ts";
@@ -20,6 +18,8 @@ export interface WorkerFlags {
   readonly pool: string;
   readonly slots?: number;
   readonly stickyTurns?: number;
+  /** Absent or true: summaries are made in this process too. */
+  readonly summarize?: boolean;
   readonly promote?: boolean;
   readonly pretty?: boolean;
 }
@@ -30,7 +30,6 @@ export interface WorkerProcessOptions {
   readonly flags: WorkerFlags;
   /** Whether the built-in agents are there beside the user's; otherwise only when there are none of the user's. */
   readonly alwaysBuiltIn: boolean;
-  readonly logLevel: string;
 }
 
 export interface WorkerProcess {
@@ -61,7 +60,7 @@ export async function startWorkerProcess(out: Output, options: WorkerProcessOpti
   let telemetry: Telemetry | undefined;
   const stream = flags.pretty === true ? await prettyStream(process.stderr.fd) : undefined;
   if (flags.pretty === true && stream === undefined) out.note("--pretty needs the package pino-pretty; logging JSON");
-  const log = createLog({ level: options.logLevel, ...(stream === undefined ? {} : { stream }), traceOf: (runId) => telemetry?.traceOf(runId) });
+  const log = createLog({ level: config.logLevel, ...(stream === undefined ? {} : { stream }), traceOf: (runId) => telemetry?.traceOf(runId) });
   await refuseOldSchema(directUrl, config.names, log);
   telemetry = await startTelemetry({ log });
 
@@ -71,16 +70,18 @@ export async function startWorkerProcess(out: Output, options: WorkerProcessOpti
     agents,
     models: { models: own.models, env: process.env },
     worker: settings,
-    observability: { log, tracing: telemetry.tracing, meter: new EffectMeter(log).record },
+    observability: { log, tracing: telemetry.tracing, meter: new EffectMeter(log).record, countCompaction: new CompactionMeter(log).record },
   });
   const stop = async (): Promise<void> => {
     await capstan.close();
     await telemetry.shutdown();
   };
   try {
-    await capstan.register({ promote: flags.promote === true });
-    await sayUnpromoted(out, capstan, agents);
-    const worker = await capstan.startWorker({ pool: flags.pool });
+    const worker = await capstan.startWorker({
+      pool: flags.pool,
+      promote: flags.promote === true,
+      ...(flags.summarize === false ? { summarize: false } : flags.pool === SUMMARIZE_POOL ? {} : { summarize: true }),
+    });
     return { workerId: worker.id, agents: agents.map((agent) => agent.name), pool: flags.pool, slots: settings.slots ?? config.worker.slots, log, stop };
   } catch (error) {
     await stop();
@@ -96,17 +97,4 @@ async function refuseOldSchema(directUrl: string, names: { readonly schema: stri
   if (applied < known) throw new CliError("NOT_MIGRATED", `the schema is behind (${applied} of ${known} migrations); run: capstan migrate`, { exitCode: exitCodes.notMigrated });
   // Expand, then contract: a newer schema still serves the version before it.
   if (applied > known) log.warn({ applied, known }, "the schema is newer than this worker; replace the worker soon");
-}
-
-/** New code does not change what new runs get until somebody promotes it; whoever has just edited an agent should know. */
-async function sayUnpromoted(out: Output, capstan: Capstan, agents: readonly Agent[]): Promise<void> {
-  const promoted = new Map((await listAgents(capstan.db, namedSql(readConfig(process.env).names))).map((agent) => [agent.name, agent]));
-  for (const { name, definition } of agents) {
-    const there = promoted.get(name);
-    if (there !== undefined && there.promoted_sha !== definitionSha(definition)) {
-      out.note(
-        `agent ${name}: the definition in this code is not the promoted one (${there.promoted_sha.slice(0, 19)}); runs enqueued by name get the promoted one until you pass --promote`,
-      );
-    }
-  }
 }

@@ -14,6 +14,7 @@ export function addWorker(program: Command): void {
     examples: [
       "worker --agents ./agents.ts",
       "worker --agents ./agents.ts --slots 50 --sticky-turns 4",
+      "worker --agents ./agents.ts --pool summarize --slots 4",
       "worker --agents ./agents.ts --promote   # runs enqueued by name get this code's definitions",
     ],
   });
@@ -21,9 +22,9 @@ export function addWorker(program: Command): void {
     action(async (out, flags: WorkerFlags) =>
       withDatabase(
         out,
-        async ({ url, directUrl, config, signal }) => {
+        async ({ url, directUrl, signal }) => {
           const { startWorkerProcess } = await import("./worker-process.ts");
-          const running = await startWorkerProcess(out, { url, directUrl, flags, alwaysBuiltIn: false, logLevel: config.logLevel });
+          const running = await startWorkerProcess(out, { url, directUrl, flags, alwaysBuiltIn: false });
           const { workerId, agents, pool, slots } = running;
           if (out.isJson) await out.value({ event: "ready", worker_id: workerId, pid: process.pid, pool, slots, agents });
           else out.note(`worker ${workerId} in pool ${pool}: ${agents.join(", ")}; ${slots} slots; Ctrl-C stops it`);
@@ -47,9 +48,10 @@ export function addWorkerOptions(command: Command): Command {
       (path: string, before: string[]) => [...before, path],
       [] as string[],
     )
-    .option("--pool <name>", "serve the runs of this pool", "turn")
+    .option("--pool <name>", "serve the runs of this pool; summarize: make the summaries of compactions, and nothing else", "turn")
     .option("--slots <n>", "runs at the same time (default: CAPSTAN_SLOTS, 20)", parseCount("--slots", { min: 1, max: 10_000 }))
     .option("--sticky-turns <n>", "turns that a run may take in a row before it goes back to the queue; 0: one job per turn", parseCount("--sticky-turns", { min: 0, max: 10_000 }))
+    .option("--no-summarize", "leave summaries to workers of --pool summarize")
     .option("--promote", "make this code's definitions the ones that runs enqueued by name get")
     .option("--pretty", "log for people instead of JSON (needs pino-pretty)");
 }

@@ -42,6 +42,12 @@ export class InboxFullError extends CapstanError {
   override readonly retryable = true;
 }
 
+export class RunBusyError extends CapstanError {
+  override readonly name = "RunBusyError";
+  readonly code = "RUN_BUSY";
+  override readonly retryable = true;
+}
+
 export class TooLargeError extends CapstanError {
   override readonly name = "TooLargeError";
   readonly code = "PAYLOAD_TOO_LARGE";
@@ -106,6 +112,8 @@ export function fromPostgres(error: unknown): unknown {
       return new InboxFullError(message, { cause: error });
     case "KC005":
       return new TooLargeError(message, { cause: error });
+    case "KC007":
+      return new RunBusyError(message, { cause: error });
     case "KC006":
     // An id that is no UUID: everything else that Postgres parses here was written by us.
     case "22P02":

@@ -1,6 +1,7 @@
 /** A run's handle: everything one can do with a run, from its id alone. */
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
+import { compactRun, type CompactOptions, type CompactView } from "./compact.ts";
 import { inputJson } from "./enqueue.ts";
 import { needsOffload, offload } from "./offload.ts";
 import { DatabaseUnavailableError, fromPostgres, ResultTimeoutError, UnknownRunError, RunFailedError } from "./errors.ts";
@@ -129,6 +130,14 @@ export class RunHandle<Output = JsonValue> {
   async cancel(reason?: string, { actor, tx }: { readonly actor?: string; readonly tx?: Tx } = {}): Promise<boolean> {
     const rows = await this.#query<{ ended: boolean }>("select capstan.cancel_run($1::uuid, $2, $3) as ended", [this.id, reason ?? null, actor ?? null], tx);
     return (rows[0] as { ended: boolean }).ended;
+  }
+
+  /**
+   * Asks for a compaction: the view's older part becomes a summary, its rows stay. Throws RunBusyError while the run is in
+   * the middle of a turn (unless `when: "boundary"`), RunEndedError when it has ended.
+   */
+  compact(options: CompactOptions = {}): Promise<CompactView> {
+    return compactRun(this.id, this.#context, options);
   }
 
   async #offload(content: unknown, tx: Tx | undefined): Promise<unknown> {

@@ -3,7 +3,9 @@
  * One schema for every entrance; field names are the stored ones.
  */
 import { z } from "zod";
+import { DEFAULT_CLAIM_CHECK_OVER_BYTES } from "./claim-check.ts";
 import { compactionPolicy } from "./compaction/policy.ts";
+import { grantPattern } from "./grants.ts";
 import { canonicalJson, type JsonObject, type JsonValue } from "./json.ts";
 import { numberBetween, refusal, wholeNumber } from "./ranges.ts";
 
@@ -57,6 +59,18 @@ export const callSettings = z.strictObject({
   provider_options: jsonSchema.optional(),
 });
 
+/** Results of these tools go to blobs when they have more than `over_bytes`; the model sees digest, size, media type and preview (claim-check.ts). */
+const claimCheck = z
+  .strictObject({ tools: z.array(z.string()).min(1), over_bytes: wholeNumber(256).optional(), preview_bytes: wholeNumber(0).optional() })
+  .superRefine(({ over_bytes = DEFAULT_CLAIM_CHECK_OVER_BYTES, preview_bytes }, context) => {
+    if (preview_bytes === undefined || preview_bytes <= over_bytes) return;
+    context.addIssue({
+      code: "custom",
+      path: ["preview_bytes"],
+      message: `must be a whole number from 0 to ${over_bytes} (the size from which results are withheld), not ${preview_bytes}`,
+    });
+  });
+
 const falseOrBytes = refusal("false or a whole number", { min: 1, max: Number.MAX_SAFE_INTEGER });
 
 export const agentDefinition = z.strictObject({
@@ -73,7 +87,9 @@ export const agentDefinition = z.strictObject({
   interactive: z.boolean().optional(),
   warn_transcript_bytes: z.union([z.literal(false), z.int({ error: falseOrBytes }).min(1, { error: falseOrBytes })], { error: falseOrBytes }).optional(),
   compaction: compactionPolicy.optional(),
-  claim_check: z.strictObject({ tools: z.array(z.string()).min(1), over_bytes: wholeNumber(256).optional(), preview_bytes: wholeNumber(0).optional() }).optional(),
+  /** What the agent may use; absent: all that this definition names. An empty list would be dropped and mean just that. */
+  grants: z.array(grantPattern).min(1, "must not be empty: leave it out to grant what the definition names").optional(),
+  claim_check: claimCheck.optional(),
 });
 export type AgentDefinition = z.infer<typeof agentDefinition>;
 

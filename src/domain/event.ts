@@ -4,6 +4,7 @@
  * columns; the payload holds only what is new (P6): never a transcript, never a whole request.
  */
 import { z } from "zod";
+import { carrySchema, compactionReasons, compactionTriggers, cutSchema, excerptSchema, factsCheckSchema, headSchema, rungSchema, viewSizeSchema } from "./compaction/types.ts";
 import type { JsonObject, JsonValue } from "./json.ts";
 import { assistantPart, userPart } from "./transcript/message.ts";
 import { usageSchema } from "./usage.ts";
@@ -63,6 +64,8 @@ export const eventSchemas = {
     response_id: z.string().optional(),
     wire: z.object({ sha256: z.string(), client: z.string() }).optional(),
     raw_usage: jsonObject.optional(),
+    /** The server cut the prompt to this many tokens and said nothing: its window is no larger, whatever was believed. */
+    truncated_to: z.int().positive().optional(),
     /** Positions of calls with side effects that are executed as soon as this row is committed: from here on their outcome may be unknown. */
     announced: z.array(z.int().nonnegative()).optional(),
     duration_ms: z.int().nonnegative(),
@@ -73,6 +76,8 @@ export const eventSchemas = {
     counts: z.boolean(),
     retry_in_ms: z.int().nonnegative().optional(),
     usage: usageSchema.optional(),
+    /** A failed or rejected answer is paid for like any other. */
+    cost_usd_micros: z.int().nonnegative().optional(),
     duration_ms: z.int().nonnegative(),
   }),
   /** The engine answers the model itself: its response was empty, cut off, or not what the output schema asks for. */
@@ -88,6 +93,10 @@ export const eventSchemas = {
     blob: z.object({ sha256: z.string(), size_bytes: z.int().nonnegative(), media_type: z.string() }).optional(),
     /** Strings that were repaired on the way in (NUL, broken surrogates). */
     repaired: z.int().positive().optional(),
+    /** What the `context` tool asks of the engine: takes effect at the next boundary. */
+    context: z.discriminatedUnion("op", [z.object({ op: z.literal("compact") }), z.object({ op: z.literal("pin"), text: z.string() })]).optional(),
+    /** What was executed, where a guard had rewritten the call's arguments. */
+    executed_input: jsonValue.optional(),
     duration_ms: z.int().nonnegative(),
   }),
   "tool.failed": z.object({
@@ -95,6 +104,8 @@ export const eventSchemas = {
     index: z.int().nonnegative(),
     name: z.string(),
     error: recordedError,
+    /** What was executed, where a guard had rewritten the call's arguments. */
+    executed_input: jsonValue.optional(),
     duration_ms: z.int().nonnegative(),
   }),
   /** A call with side effects was announced and its end is not known: the model is told so (P4). */
@@ -106,6 +117,57 @@ export const eventSchemas = {
   }),
   /** Input from outside, taken from the inbox at a boundary; the row's inbox id says which. */
   "input.applied": z.object({ content: z.array(userPart), steering: z.boolean().optional() }),
+  /**
+   * A compaction was planned at a boundary of this run. The task row is made by a trigger in the same commit; turns go
+   * on meanwhile. `cut` names positions, so that rows written while the summary is being made are simply the tail.
+   */
+  "compaction.requested": z.object({
+    task_id: z.string(),
+    trigger: z.enum(compactionTriggers),
+    cut: cutSchema,
+    /** The effective policy, defaults applied. */
+    policy: jsonObject,
+    before: viewSizeSchema,
+    /** Fired by the byte counter: the summary's limit is smaller then. */
+    by_bytes: z.boolean().optional(),
+    /** Prepared early (`prefetch_at_pct`): put in when the percentage is reached. */
+    prefetch: z.boolean().optional(),
+    /** The next request did not fit any more: a skeleton is better than no view at all. */
+    hard: z.boolean().optional(),
+  }),
+  /** The summary of an early task is there and waits in the task's row. */
+  "compaction.prepared": z.object({ task_id: z.string() }),
+  /** Wanted and not done; told once per reason and run. */
+  "compaction.skipped": z.object({ trigger: z.enum(compactionTriggers), reason: z.enum(compactionReasons), task_id: z.string().optional(), detail: jsonObject }),
+  /** The task ended without a summary that could be used; the view is as it was. */
+  "compaction.failed": z.object({ task_id: z.string(), trigger: z.enum(compactionTriggers), reason: z.enum(compactionReasons), detail: jsonObject }),
+  /** The marker: from here on the view is the head and the events from `cut.first_kept_seq` on. */
+  "context.compacted": z.object({
+    task_id: z.string(),
+    trigger: z.enum(compactionTriggers),
+    cut: cutSchema,
+    head: headSchema,
+    before: viewSizeSchema,
+    after: viewSizeSchema,
+    summarizer: z.string(),
+    model: z.string().optional(),
+    usage: usageSchema.optional(),
+    cost_usd_micros: z.int().nonnegative().optional(),
+    /** Model calls that it took, also refused and rejected ones. */
+    calls: z.int().nonnegative(),
+    rung: rungSchema,
+    facts_check: factsCheckSchema,
+    policy: jsonObject,
+    /** sha256 of the canonical messages that were replaced and of the view that came of it, base64url. */
+    source_digest: z.string(),
+    view_digest: z.string(),
+    /** Version of planning and head. */
+    algorithm: z.int().positive(),
+    carry: carrySchema,
+    duration_ms: z.int().nonnegative(),
+  }),
+  /** Old results that can be fetched again were shortened in the view, without a summary. */
+  "context.pruned": z.object({ excerpts: z.array(excerptSchema), before: viewSizeSchema, after: viewSizeSchema, reason: z.enum(compactionReasons) }),
   "run.parked": z.object({ reason: z.enum(waitReasons), wake_at: z.string().optional(), detail: jsonObject.optional() }),
   /** A waiting run goes on in the middle of a turn (its calls are open): what it waited for is over. */
   "run.resumed": z.object({ from: z.enum(waitReasons) }),
@@ -129,6 +191,12 @@ export const eventVersions: { readonly [T in EventType]: number } = {
   "tool.failed": 1,
   "tool.interrupted": 1,
   "input.applied": 1,
+  "compaction.requested": 1,
+  "compaction.prepared": 1,
+  "compaction.skipped": 1,
+  "compaction.failed": 1,
+  "context.compacted": 1,
+  "context.pruned": 1,
   "run.parked": 1,
   "run.resumed": 1,
   "run.completed": 1,

@@ -4,6 +4,8 @@
  * A state owns its `view` and its open calls and `evolve` appends to them in place: a run of 10,000 turns would
  * otherwise copy its message list at every event. Do not keep a state across an `evolve` that you did not ask for.
  */
+import { foldCompaction, noCompactions, type CompactionState } from "./compaction/fold.ts";
+import type { Place } from "./compaction/types.ts";
 import type { CapstanEvent, EventPayload, WaitReason } from "./event.ts";
 import type { JsonValue } from "./json.ts";
 import { assertTransition, type RunStatus } from "./run.ts";
@@ -18,6 +20,8 @@ export interface OpenCall {
   /** Its execution may have begun: recorded before the first side effect. */
   announced: boolean;
   result?: ToolResultPart;
+  /** seq of the event that holds the result. */
+  resultSeq?: number;
 }
 
 /** Where the run is inside a turn. `boundary` is the only place where input, cancel, pause and compaction act. */
@@ -26,7 +30,13 @@ export type TurnPhase =
   /** A request was committed; its response is not known. */
   | { readonly kind: "requested"; readonly attempt: number }
   /** The request failed; the same turn is to be asked again. */
-  | { readonly kind: "failed"; readonly attempt: number; readonly failure: EventPayload<"model.failed"> }
+  | {
+      readonly kind: "failed";
+      readonly attempt: number;
+      readonly failure: Pick<EventPayload<"model.failed">, "error">;
+      /** The view has become smaller since: what was refused for length may be asked once more. */
+      readonly smaller?: true;
+    }
   /** A response with calls, at least one of them unanswered. */
   | { readonly kind: "calling"; readonly calls: OpenCall[] }
   /** A response without calls: the run's owner decides what it means (end, correction, wait for input). */
@@ -48,10 +58,17 @@ export interface RunState {
   marker: number | undefined;
   /** The messages that a model sees now. */
   view: Message[];
+  /** Which events each message of the view comes from; as long as `view`. */
+  places: Place[];
+  compaction: CompactionState;
   usage: UsageTotals;
-  /** The last request's whole prompt plus its response, by the provider's count. */
+  /** The last request's whole prompt plus its response, by the provider's count; right after a compaction an estimate. */
   contextTokens: number | undefined;
   contextScale: TokenScale | undefined;
+  /** The window that the server turned out to have, when it cut a prompt silently. */
+  truncatedTo: number | undefined;
+  /** Messages of the view that the count above covers. */
+  countedMessages: number;
   /** Failures that count, in this turn. */
   modelFailures: number;
   /** Corrections since the last good response, by reason. */
@@ -77,9 +94,13 @@ export function initialState(): RunState {
     epoch: 0,
     marker: undefined,
     view: [],
+    places: [],
+    compaction: noCompactions(),
     usage: noUsage,
     contextTokens: undefined,
     contextScale: undefined,
+    truncatedTo: undefined,
+    countedMessages: 0,
     modelFailures: 0,
     corrections: { empty: 0, truncated: 0, output_invalid: 0 },
     nativeOutput: false,
@@ -90,10 +111,11 @@ export function initialState(): RunState {
 
 /** Folds one event into `state`, which it changes and returns. Reads no clock: time is in the event. */
 export function evolve(state: RunState, event: CapstanEvent): RunState {
+  const { epoch } = state;
   const viewLength = state.view.length;
   apply(state, event);
   state.seq = event.seq;
-  if (state.view.length !== viewLength) state.viewSeq = event.seq;
+  if (state.view.length !== viewLength || state.epoch !== epoch) state.viewSeq = event.seq;
   return state;
 }
 
@@ -111,7 +133,7 @@ function apply(state: RunState, event: CapstanEvent): void {
       state.definitionSha = definition_sha ?? undefined;
       state.input = input;
       state.interactive = interactive ?? false;
-      state.view.push(inputMessage(input));
+      show(state, inputMessage(input), event.seq);
       return;
     }
     case "run.pinned":
@@ -126,10 +148,14 @@ function apply(state: RunState, event: CapstanEvent): void {
       return;
     case "model.responded": {
       const { content, usage, cost_usd_micros, announced } = event.payload;
+      // A fold that begins at a marker may meet a response without its request.
+      state.turn = event.turn;
       state.usage = addUsage(state.usage, usage, cost_usd_micros ?? 0);
       state.contextTokens = usage.input + usage.output;
       state.contextScale = usage.scale;
-      if (content.length > 0) state.view.push({ role: "assistant", content });
+      if (event.payload.truncated_to !== undefined) state.truncatedTo = event.payload.truncated_to;
+      if (content.length > 0) show(state, { role: "assistant", content }, event.seq);
+      state.countedMessages = state.view.length;
       const calls = content.flatMap((part) => (part.type === "tool_call" ? [part] : []));
       if (calls.length === 0) {
         state.phase = { kind: "answered", response: event.payload };
@@ -140,15 +166,15 @@ function apply(state: RunState, event: CapstanEvent): void {
       return;
     }
     case "model.failed": {
-      const { usage, counts } = event.payload;
-      if (usage !== undefined) state.usage = addUsage(state.usage, usage, 0);
+      const { usage, cost_usd_micros, counts } = event.payload;
+      if (usage !== undefined) state.usage = addUsage(state.usage, usage, cost_usd_micros ?? 0);
       if (counts) state.modelFailures++;
       state.phase = { kind: "failed", attempt: event.attempt, failure: event.payload };
       return;
     }
     case "model.corrected":
       state.corrections[event.payload.reason]++;
-      state.view.push({ role: "user", content: [{ type: "text", text: event.payload.text }] });
+      show(state, { role: "user", content: [{ type: "text", text: event.payload.text }] }, event.seq);
       state.phase = { kind: "boundary" };
       return;
     case "tool.started":
@@ -162,17 +188,29 @@ function apply(state: RunState, event: CapstanEvent): void {
       move(state, "running");
       const call = openCall(state, event.payload.index);
       call.result = resultMessage(event);
+      call.resultSeq = event.seq;
+      if (event.type === "tool.completed" && event.payload.context !== undefined) foldCompaction(state, event);
       if (event.type === "tool.failed" && event.payload.error.code === "OUTPUT_INVALID") state.corrections.output_invalid++;
       if (state.phase.kind === "calling" && state.phase.calls.every((c) => c.result !== undefined)) {
+        const parts = state.phase.calls.map((c) => c.resultSeq as number);
         state.view.push({ role: "tool", content: state.phase.calls.map((c) => c.result as ToolResultPart) });
+        state.places.push({ first: Math.min(...parts), last: Math.max(...parts), parts });
         state.phase = { kind: "boundary" };
       }
       return;
     }
     case "input.applied":
       move(state, "running");
-      state.view.push({ role: "user", content: event.payload.content });
+      show(state, { role: "user", content: event.payload.content }, event.seq);
       state.phase = { kind: "boundary" };
+      return;
+    case "compaction.requested":
+    case "compaction.prepared":
+    case "compaction.skipped":
+    case "compaction.failed":
+    case "context.compacted":
+    case "context.pruned":
+      foldCompaction(state, event);
       return;
     case "run.parked":
       move(state, "waiting");
@@ -197,6 +235,11 @@ function apply(state: RunState, event: CapstanEvent): void {
     default:
       event satisfies never;
   }
+}
+
+function show(state: RunState, message: Message, seq: number): void {
+  state.view.push(message);
+  state.places.push({ first: seq, last: seq });
 }
 
 function move(state: RunState, to: RunStatus): void {

@@ -10,12 +10,14 @@ import { MAX_CRASHES, resolveLimits, type ResolvedLimits } from "../domain/limit
 import { isTerminal } from "../domain/run.ts";
 import { CapstanError } from "../domain/error.ts";
 import { inputParts } from "../domain/transcript/derive.ts";
+import { applyCompactionItem, compactAfterOverflow, compactBeforeRequest } from "./compaction-step.ts";
 import { mismatch } from "./agent-match.ts";
 import { checkAgainst, issuesText } from "./json-schema.ts";
 import type { Model } from "./model-port.ts";
 import type { Turn } from "./turn.ts";
 
-const INBOX_BATCH = 16;
+/** More than an inbox holds (16 inputs, a wish to compact and a summary): what is behind the inputs must not wait for them. */
+export const INBOX_BATCH = 32;
 
 export interface AskMove {
   readonly kind: "ask";
@@ -35,7 +37,9 @@ const MAX_ENGINE_ERRORS = 5;
 const REST = { kind: "rest" } as const;
 
 /** Reasons that only somebody outside can end; a job that finds the run in one of them has nothing to do. */
-const heldReasons: readonly WaitReason[] = ["crash_loop", "context_exhausted", "approval", "children", "signal", "timer", "compaction", "quota"];
+const heldReasons: readonly WaitReason[] = ["crash_loop", "approval", "children", "signal", "timer"];
+/** Reasons that something in the inbox ends. */
+const inboxReasons: readonly WaitReason[] = ["input", "compaction", "context_exhausted"];
 
 export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
   const { session } = turn;
@@ -43,7 +47,7 @@ export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
   if ((await checkGates(turn)) === "rest") return REST;
   const prepared = await prepareAgent(turn);
   if (prepared.kind === "rest") return REST;
-  const { definition, limits } = prepared;
+  const { definition, limits, model } = prepared;
 
   // Text that went to a blob was checked where it was enqueued; files are described by no schema.
   if (state.turn === 0 && definition.input_schema !== undefined && !inputParts(state.input).some((part) => part.type === "file")) {
@@ -52,16 +56,27 @@ export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
       return await fail(turn, "INPUT_INVALID", `the input does not fit the agent's schema: ${issuesText(checked.issues)}`, { issues: checked.issues as unknown as JsonObject[] });
   }
 
-  const wasWaiting = state.waitReason === "input";
-  if (state.phase.kind === "boundary" || state.phase.kind === "answered") {
-    if (memory.inboxPending > 0) await applyInbox(turn, wasWaiting);
-    else if (wasWaiting) return REST;
+  const { phase: found, epoch } = state;
+  const waitedFor = state.waitReason;
+  const isOverflow = found.kind === "failed" && found.failure.error.code === "CONTEXT_OVERFLOW";
+  if (memory.inboxPending > 0 && (found.kind === "boundary" || found.kind === "answered" || isOverflow)) {
+    await applyInbox(turn, { definition, model, onlyCompaction: isOverflow });
+  }
+  // Nothing came that lets the run go on: it waits as before, with what was journaled about its compaction.
+  const restsOn = state.status === "waiting" && waitedFor !== "retry" && waitedFor !== "agent_missing" && waitedFor !== "quota";
+  if (restsOn && state.waitReason === waitedFor) {
+    const isOver = waitedFor === "compaction" ? state.compaction.task === undefined : waitedFor === "context_exhausted" && state.epoch !== epoch;
+    if (!isOver) {
+      if (session.hasStaged) await turn.commit({ release: true, ...(memory.row.deadline === undefined ? {} : { wish: memory.row.deadline }) });
+      return REST;
+    }
+    session.stage("run.resumed", { from: waitedFor as WaitReason });
   }
   // Applying the inbox may have changed it: the compiler's narrowing from above no longer holds.
   const phase = session.state.phase;
   if (phase.kind === "answered") {
     // A worker died between the answer and what follows from it.
-    const rested = await afterAnswer(turn, definition);
+    const rested = await afterAnswer(turn, definition, model);
     if (rested === "rest") return REST;
   }
   return await nextRequest(turn, definition, limits);
@@ -77,7 +92,8 @@ export async function checkGates(turn: Turn): Promise<"rest" | "go_on"> {
     return "rest";
   }
   if (state.waitReason !== undefined && heldReasons.includes(state.waitReason)) return "rest";
-  if (state.waitReason === "retry" && row.wakeAt !== undefined && row.wakeAt > turn.now) return "rest";
+  if (state.waitReason !== undefined && inboxReasons.includes(state.waitReason) && memory.inboxPending === 0) return "rest";
+  if ((state.waitReason === "retry" || state.waitReason === "quota") && row.wakeAt !== undefined && row.wakeAt > turn.now) return "rest";
   if (memory.fresh && row.crashCount >= MAX_CRASHES) {
     await park(turn, "crash_loop", { crashes: row.crashCount, turn: state.turn, phase: state.phase.kind });
     return "rest";
@@ -92,14 +108,15 @@ export async function checkGates(turn: Turn): Promise<"rest" | "go_on"> {
 }
 
 /** What follows from an answer without calls. "go_on" means that the view has something new for the model. */
-export async function afterAnswer(turn: Turn, definition: AgentDefinition): Promise<"rest" | "go_on"> {
+export async function afterAnswer(turn: Turn, definition: AgentDefinition, model: Model): Promise<"rest" | "go_on"> {
   const { session } = turn;
   const { phase } = session.state;
   if (phase.kind !== "answered") return "go_on";
   if (session.memory.inboxPending > 0) {
     if (session.hasStaged) await turn.commit();
-    await applyInbox(turn, false);
-    return "go_on";
+    await applyInbox(turn, { definition, model });
+    // Only news for the model makes one more turn of it: a compaction does not.
+    if (session.state.phase.kind !== "answered") return "go_on";
   }
   const decision = decideAnswer(definition, session.state, phase.response, (output) => {
     const checked = checkAgainst(definition.output_schema ?? {}, output);
@@ -119,8 +136,8 @@ export async function afterAnswer(turn: Turn, definition: AgentDefinition): Prom
     decision.kind === "await_input" ? deadline : undefined,
   );
   if (ended === "ended") return "rest";
-  await applyInbox(turn, false);
-  return "go_on";
+  await applyInbox(turn, { definition, model });
+  return session.state.phase.kind === "answered" ? await afterAnswer(turn, definition, model) : "go_on";
 }
 
 async function nextRequest(turn: Turn, definition: AgentDefinition, limits: ResolvedLimits): Promise<BoundaryMove> {
@@ -138,12 +155,17 @@ async function nextRequest(turn: Turn, definition: AgentDefinition, limits: Reso
     return await fail(turn, "TURN_LIMIT", `the run has used its ${limits.maxTurns} turns; raise limits.maxTurns of agent ${definition.name}, or narrow the task`);
   const model = await resolveModel(turn, name);
   if (model === undefined) return REST;
+  if (!repeats && (await compactBeforeRequest(turn, definition, model)) === "rest") return REST;
+  // No summary came of it: the same request would be refused again.
+  if (phase.kind === "failed" && phase.failure.error.code === "CONTEXT_OVERFLOW" && phase.smaller !== true) {
+    if ((await compactAfterOverflow(turn, definition, model, phase.failure.error.message)) === "rest") return REST;
+  }
   const again = phase.kind === "requested" ? "lost" : phase.kind === "failed" ? (phase.failure.error.code === "INTERRUPTED" ? "interrupted" : "failed") : undefined;
   return { kind: "ask", definition, limits, model, turn: number, attempt: repeats ? phase.attempt + 1 : 1, again };
 }
 
 /** Finds definition and code, or parks the run with the difference named. */
-export async function prepareAgent(turn: Turn): Promise<{ kind: "ready"; definition: AgentDefinition; limits: ResolvedLimits } | { kind: "rest" }> {
+export async function prepareAgent(turn: Turn): Promise<{ kind: "ready"; definition: AgentDefinition; limits: ResolvedLimits; model: Model } | { kind: "rest" }> {
   const { deps, session } = turn;
   const { state, memory } = session;
   const code = deps.agents.get(state.agent);
@@ -164,7 +186,7 @@ export async function prepareAgent(turn: Turn): Promise<{ kind: "ready"; definit
   session.frame ??= deps.frames.of(definition, frameModel);
   session.windowTokens ??= frameModel.window.tokens;
   turn.startMeasuring();
-  return { kind: "ready", definition, limits: resolveLimits(definition, state.interactive) };
+  return { kind: "ready", definition, limits: resolveLimits(definition, state.interactive), model: frameModel };
 }
 
 async function resolveModel(turn: Turn, name: string): Promise<Model | undefined> {
@@ -177,10 +199,16 @@ async function resolveModel(turn: Turn, name: string): Promise<Model | undefined
   }
 }
 
-async function applyInbox(turn: Turn, wasWaiting: boolean): Promise<void> {
+async function applyInbox(
+  turn: Turn,
+  { definition, model, onlyCompaction = false }: { readonly definition: AgentDefinition; readonly model: Model; readonly onlyCompaction?: boolean },
+): Promise<void> {
   const { deps, session } = turn;
+  const wasWaiting = session.state.waitReason === "input";
   const items = await deps.store.pendingInbox(session.memory.row.id, INBOX_BATCH);
   for (const item of items) {
+    if (await applyCompactionItem(turn, item, definition, model)) continue;
+    if (onlyCompaction) continue;
     session.stage(
       "input.applied",
       { content: inputParts(item.payload), ...(wasWaiting ? {} : { steering: true }) },
@@ -189,12 +217,14 @@ async function applyInbox(turn: Turn, wasWaiting: boolean): Promise<void> {
   }
 }
 
-export async function park(turn: Turn, reason: WaitReason, detail: JsonObject): Promise<{ kind: "rest" }> {
+/** @param lookAgain what is waited for may have come before this commit, when nobody wished for a job. */
+export async function park(turn: Turn, reason: WaitReason, detail: JsonObject, { lookAgain = false }: { readonly lookAgain?: boolean } = {}): Promise<{ kind: "rest" }> {
   const { session } = turn;
   const { state, memory } = session;
   if (state.status === "waiting" && state.waitReason === reason) return REST;
   session.stage("run.parked", { reason, detail });
-  await turn.commit({ release: true, ...(memory.row.deadline === undefined ? {} : { wish: memory.row.deadline }) });
+  const wish = lookAgain ? ("now" as const) : memory.row.deadline;
+  await turn.commit({ release: true, ...(wish === undefined ? {} : { wish }) });
   turn.deps.log.warn({ runId: memory.row.id, turn: state.turn, reason, ...detail }, "run parked");
   return REST;
 }

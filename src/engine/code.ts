@@ -21,6 +21,8 @@ export interface ToolContext {
 
 export interface ToolCode {
   readonly definition: ToolDefinition;
+  /** Carried out by the engine (engine-tools.ts), since it asks of the run itself; `execute` is never called. */
+  readonly engine?: "context" | "read_blob";
   check(input: JsonValue): Checked;
   /** May throw; may ignore the signal: the engine stops waiting. */
   execute(input: unknown, context: ToolContext): unknown;

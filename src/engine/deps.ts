@@ -2,7 +2,7 @@
 import type { AgentCode } from "./code.ts";
 import type { Frames } from "./frames.ts";
 import type { ModelCatalogue } from "./model-port.ts";
-import type { BlobStore, DefinitionStore, EffectRing, JournalStore, Log, Tracing, UsageLedger, WarnSink } from "./ports.ts";
+import type { BlobStore, CompactionReport, CompactionTasks, DefinitionStore, EffectRing, JournalStore, Log, Tracing, UsageLedger, WarnSink } from "./ports.ts";
 import type { RunCache } from "./run-memory.ts";
 import type { InFlight } from "./in-flight.ts";
 
@@ -11,6 +11,7 @@ export interface EngineDeps {
   readonly definitions: DefinitionStore;
   readonly blobs: BlobStore;
   readonly ledger: UsageLedger;
+  readonly compactions: Pick<CompactionTasks, "result">;
   readonly ring: EffectRing;
   readonly models: ModelCatalogue;
   readonly agents: ReadonlyMap<string, AgentCode>;
@@ -26,10 +27,14 @@ export interface EngineDeps {
   readonly sticky: { readonly turns: number; readonly ms: number } | undefined;
   /** The application's sink for growth warnings; the process's own warning when undefined. */
   readonly onWarn: WarnSink | undefined;
+  /** Counts what became of compactions. */
+  readonly countCompaction: (report: CompactionReport) => void;
   /** Whether other runs wait for a slot of this worker. */
   othersWait(): boolean;
   secret(name: string, tenant: string): string | undefined;
   random(): number;
+  /** A new UUID. */
+  newId(): string;
   /** Monotonic milliseconds. */
   clockMs(): number;
 }

@@ -2,11 +2,16 @@
 import type { AgentDefinition, ToolDefinition } from "../domain/definition.ts";
 import type { EventPayload } from "../domain/event.ts";
 import type { OpenCall } from "../domain/fold.ts";
+import { CapabilityRefusedError } from "../domain/capability-error.ts";
 import { recordError } from "../domain/error.ts";
+import { toJsonValue, type JsonValue } from "../domain/json.ts";
 import { DEFAULT_TOOL_TIMEOUT_MS, type ResolvedLimits } from "../domain/limits.ts";
 import { backoffMs } from "../domain/retry.ts";
 import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
 import type { Checked, ToolCode, ToolContext } from "./code.ts";
+import { EngineAnswer } from "./engine-answer.ts";
+import { answerByEngine } from "./engine-tools.ts";
+import { toolEffect } from "./effects.ts";
 import { issuesText } from "./json-schema.ts";
 import { pause } from "./model-step.ts";
 import { storableResult } from "./tool-result.ts";
@@ -42,43 +47,75 @@ type Settled =
 /** Undefined when the call was stopped and may be repeated elsewhere: then nothing is recorded. */
 export async function executeCall(turn: Turn, call: OpenCall, tool: ToolDefinition | undefined): Promise<CallEnd | undefined> {
   const { deps, session, held } = turn;
-  const { row } = session.memory;
   const code = deps.agents.get(session.state.agent)?.tools.get(call.call.name);
   const startedMs = deps.clockMs();
   const elapsed = (): number => Math.round(deps.clockMs() - startedMs);
   const failed = (error: EventPayload<"tool.failed">["error"], attempt = 1): CallEnd => ({ type: "tool.failed", call, attempt, payload: { error, duration_ms: elapsed() } });
   if (code === undefined || tool === undefined) return failed({ code: "TOOL_UNKNOWN", message: `tool ${call.call.name} has no code in this worker` });
-  const checked = checkInput(code, call);
+  const input = call.call.input ?? {};
+  const checked = checkInput(code, input);
   if (!checked.ok) return failed({ code: "TOOL_ARGUMENTS_INVALID", message: issuesText(checked.issues) });
 
   const span = turn.spans.tool(tool.name, call.call.call_id);
   const attempts = tool.effect === "once" ? 1 : (tool.retry?.attempts ?? 1);
   let settled: Settled = { kind: "aborted" };
+  let rewritten: { readonly input: JsonValue; readonly value: unknown } | undefined;
   let attempt = 1;
   for (; ; attempt++) {
-    const effect = { kind: "tool", name: tool.name, runId: row.id, tenant: row.tenant, agent: row.agent, turn: session.state.turn, attempt } as const;
-    settled = await deps.ring.perform(
-      effect,
-      () => settle(turn, call, tool, (context) => code.execute(checked.value, context)),
-      (result) => ({ outcome: result.kind === "value" ? "ok" : result.kind }),
-    );
+    try {
+      settled = await deps.ring.perform(
+        toolEffect(turn, tool, input, attempt),
+        (request) => {
+          rewritten = request === input ? undefined : fitRewrite(code, tool, request);
+          const value = rewritten === undefined ? checked.value : rewritten.value;
+          return settle(turn, call, tool, (context) => (code.engine === undefined ? code.execute(value, context) : answerByEngine(turn, call, code.engine, value)));
+        },
+        (result) => ({ outcome: result.kind === "value" ? "ok" : result.kind }),
+      );
+    } catch (error) {
+      if (!(error instanceof CapabilityRefusedError)) throw error;
+      // The model reads why, and goes on without this call.
+      span.fail(error.code, "refused");
+      span.end();
+      return failed(recordError(error, error.code), attempt);
+    }
     if (settled.kind === "value" || settled.kind === "aborted" || attempt >= attempts) break;
     await pause(backoffMs(attempt, deps.random(), { firstMs: tool.retry?.backoff_ms ?? 200, maxMs: 30_000 }), held.signal);
   }
-  const end = await conclude(turn, call, tool, settled, attempt, elapsed);
+  const end = withRewrite(await conclude(turn, call, tool, settled, attempt, elapsed), rewritten?.input);
   if (end !== undefined && end.type !== "tool.completed") span.fail(end.type === "tool.failed" ? end.payload.error.code : end.payload.reason, end.type);
   span.end();
   return end;
+}
+
+/** What a guard made of a call's arguments has to fit the tool like any others. */
+function fitRewrite(code: ToolCode, tool: ToolDefinition, request: unknown): { readonly input: JsonValue; readonly value: unknown } {
+  const json = toJsonValue(request);
+  const checked = json.ok ? checkInput(code, json.value) : undefined;
+  if (json.ok && checked?.ok === true) return { input: json.value, value: checked.value };
+  const issues = checked === undefined || checked.ok ? "they are not JSON" : issuesText(checked.issues);
+  throw new CapabilityRefusedError("GUARD_FAILED", `the guard rewrote the arguments of tool ${tool.name} into ones that do not fit it: ${issues}`, {
+    effect: "tool",
+    name: tool.name,
+    reason: issues,
+  });
+}
+
+/** The journal says what was executed, where that is not what the model asked for. */
+function withRewrite(end: CallEnd | undefined, executedInput: JsonValue | undefined): CallEnd | undefined {
+  if (end === undefined || executedInput === undefined || end.type === "tool.interrupted") return end;
+  return { ...end, payload: { ...end.payload, executed_input: executedInput } } as CallEnd;
 }
 
 async function conclude(turn: Turn, call: OpenCall, tool: ToolDefinition, settled: Settled, attempt: number, elapsed: () => number): Promise<CallEnd | undefined> {
   const isOnce = tool.effect === "once";
   switch (settled.kind) {
     case "value": {
-      const result = await storableResult(turn, tool, settled.value);
+      const { output, asks } = settled.value instanceof EngineAnswer ? settled.value : { output: settled.value, asks: undefined };
+      const result = await storableResult(turn, tool, output);
       if (result.kind === "failed") return { type: "tool.failed", call, attempt, payload: { error: result.error, duration_ms: elapsed() } };
       const { kind: _, ...payload } = result;
-      return { type: "tool.completed", call, attempt, payload: { ...payload, duration_ms: elapsed() } };
+      return { type: "tool.completed", call, attempt, payload: { ...payload, ...(asks === undefined ? {} : { context: asks }), duration_ms: elapsed() } };
     }
     case "thrown":
       return { type: "tool.failed", call, attempt, payload: { error: recordError(settled.error, "TOOL_FAILED"), duration_ms: elapsed() } };
@@ -134,9 +171,9 @@ async function settle(turn: Turn, call: OpenCall, tool: ToolDefinition, execute:
 }
 
 /** A schema of the user's own may throw (a refinement that does): the model is told, as of any other bad argument. */
-function checkInput(code: ToolCode, call: OpenCall): Checked {
+function checkInput(code: ToolCode, input: JsonValue): Checked {
   try {
-    return code.check(call.call.input ?? {});
+    return code.check(input);
   } catch (error) {
     return { ok: false, issues: [{ path: "", message: `the arguments could not be checked: ${recordError(error, "").message}` }] };
   }

@@ -3,7 +3,7 @@
  * `CAPSTAN_FAILPOINT=name` or `name:3` (the third hit) in the environment of a worker arms one. test/chaos kills a
  * worker at each of them; a new name here is covered by itself.
  */
-export const failpoints = [
+export const turnFailpoints = [
   "job.received",
   "run.loaded",
   "request.before_append",
@@ -23,6 +23,21 @@ export const failpoints = [
   "relay.before_dispatch",
   "relay.dispatched",
 ] as const;
+
+/** Between the lines of a compaction: in the worker of turns, and in that of summaries. */
+export const compactionFailpoints = [
+  "compaction.before_append",
+  "compaction.committed",
+  "summarize.dispatched",
+  "summarize.claimed",
+  "summarize.returned",
+  "summarize.before_finish",
+  "summarize.finished",
+  "marker.before_append",
+  "marker.committed",
+] as const;
+
+const failpoints = [...turnFailpoints, ...compactionFailpoints];
 export type Failpoint = (typeof failpoints)[number];
 
 const armed = readArmed(process.env["CAPSTAN_FAILPOINT"]);

@@ -5,10 +5,14 @@ import { PayloadTooLargeError } from "../domain/append-error.ts";
 import { recordError } from "../domain/error.ts";
 import { backoffMs } from "../domain/retry.ts";
 import { breakpointsOf, renderCall } from "../domain/transcript/render.ts";
-import type { Usage } from "../domain/usage.ts";
+import { usageSchema, type Usage } from "../domain/usage.ts";
 import type { AssistantPart } from "../domain/transcript/message.ts";
 import { genAi } from "../telemetry/names.ts";
-import { afterAnswer, fail, park, type AskMove } from "./boundary.ts";
+import { afterAnswer, fail, type AskMove } from "./boundary.ts";
+import { compactAfterOverflow } from "./compaction-step.ts";
+import { admitCall } from "./admission.ts";
+import { isPossiblyBilled, modelEffect } from "./effects.ts";
+import { silentlyCutTo } from "./context-gauge.ts";
 import { hitFailpoint } from "./failpoints.ts";
 import type { ModelFailure, ModelOutcome, ModelResponse } from "./model-port.ts";
 import { Interrupted, type Turn } from "./turn.ts";
@@ -32,6 +36,8 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
   const { hash, sizeBytes } = session.memory.meter.close(frame, session.state, tail);
   const call = renderCall(frame, [...session.state.view], breakpoints);
   const turnSpan = turn.spans.turn(move.turn);
+  const admission = await admitCall(turn, modelEffect(turn, move, call, sizeBytes));
+  if (admission === undefined) return "rest";
   const mergesResults = session.hasStaged && session.token !== undefined;
   session.stage(
     "model.requested",
@@ -51,7 +57,12 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
   hitFailpoint("request.before_append");
   // Input that waits is applied before the call, not a turn later; results that ride along must not be refused for it.
   // A request that is made again is the same request: its turn has begun, and input waits for the next boundary.
-  await turn.commit({ inboxMustBeEmpty: !mergesResults && move.again === undefined, turnDone: mergesResults });
+  try {
+    await turn.commit({ inboxMustBeEmpty: !mergesResults && move.again === undefined, turnDone: mergesResults });
+  } catch (error) {
+    await admission.abandon();
+    throw error;
+  }
   if (mergesResults) hitFailpoint("results.committed");
   hitFailpoint("request.committed");
 
@@ -60,9 +71,7 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
   const { row } = session.memory;
   const timeout = AbortSignal.timeout(limits.modelTimeoutMs);
   const signal = AbortSignal.any([held.signal, timeout]);
-  const effect = { kind: "model", name: model.name, runId: row.id, tenant: row.tenant, agent: row.agent, turn: move.turn, attempt: move.attempt } as const;
-  let outcome = await deps.ring.perform(
-    effect,
+  let outcome = await admission.run(
     () => model.call(call, { signal, tenant: row.tenant, runId: row.id, turn: move.turn }),
     (result) => reportOf(result, deps.models.costUsdMicros(model.name, usageOf(result))),
   );
@@ -100,6 +109,13 @@ async function afterResponse(turn: Turn, move: AskMove, outcome: ModelResponse, 
   const { definition, limits, model } = move;
   const cost = deps.models.costUsdMicros(model.name, outcome.usage);
   const announced = announcedCalls(turn, outcome.content, limits.parallelTools);
+  const truncatedTo = silentlyCutTo(turn, definition, model, outcome.usage);
+  if (truncatedTo !== undefined) {
+    deps.log.warn(
+      { runId: session.memory.row.id, turn: move.turn, model: model.name, window: model.window.tokens ?? null, truncatedTo },
+      "the server cut the prompt and did not say so: its window is taken to be what it counted",
+    );
+  }
   session.stage(
     "model.responded",
     {
@@ -111,6 +127,7 @@ async function afterResponse(turn: Turn, move: AskMove, outcome: ModelResponse, 
       ...(outcome.responseId === undefined ? {} : { response_id: outcome.responseId }),
       ...(outcome.wire === undefined ? {} : { wire: outcome.wire }),
       ...(outcome.rawUsage === undefined ? {} : { raw_usage: outcome.rawUsage }),
+      ...(truncatedTo === undefined ? {} : { truncated_to: truncatedTo }),
       ...(announced.length === 0 ? {} : { announced }),
       duration_ms: durationMs,
     } satisfies EventPayload<"model.responded">,
@@ -121,7 +138,7 @@ async function afterResponse(turn: Turn, move: AskMove, outcome: ModelResponse, 
     hitFailpoint("response.committed");
     return "go_on";
   }
-  return await afterAnswer(turn, definition);
+  return await afterAnswer(turn, definition, model);
 }
 
 /** Calls with side effects that are executed right after the response's commit: from then on their outcome may be unknown. */
@@ -142,7 +159,7 @@ async function afterFailure(turn: Turn, move: AskMove, failure: ModelFailure, du
   const pauseMs = move.attempt > TRUSTED_RETRIES ? Math.max(wishedMs, ownMs) : wishedMs;
   stageFailure(turn, move, failure, durationMs, failure.retryable ? pauseMs : undefined);
   deps.log.warn({ runId: session.memory.row.id, turn: move.turn, attempt: move.attempt, code: failure.code, retryable: failure.retryable, counted }, "model call failed");
-  if (failure.code === "CONTEXT_OVERFLOW") return (await park(turn, "context_exhausted", { message: failure.message, model: move.model.name })).kind;
+  if (failure.code === "CONTEXT_OVERFLOW") return await compactAfterOverflow(turn, move.definition, move.model, failure.message);
   if (!failure.retryable) return (await fail(turn, failure.code, failure.message)).kind;
   if (pauseMs <= HOLD_SLOT_MS && !deps.inFlight.stopping) {
     await turn.commit();
@@ -173,6 +190,7 @@ function stageFailure(
   durationMs: number,
   retryInMs: number | undefined,
 ): void {
+  const cost = failure.usage && turn.deps.models.costUsdMicros(move.model.name, failure.usage);
   turn.session.stage(
     "model.failed",
     {
@@ -182,9 +200,11 @@ function stageFailure(
         ...(failure.httpStatus === undefined ? {} : { details: { http_status: failure.httpStatus } }),
       },
       retryable: failure.retryable,
-      counts: failure.countsAsAttempt,
+      // The model can be reached: compaction bounds how often it is asked, not the budget for outages.
+      counts: failure.countsAsAttempt && failure.code !== "CONTEXT_OVERFLOW",
       ...(retryInMs === undefined ? {} : { retry_in_ms: Math.round(retryInMs) }),
       ...(failure.usage === undefined ? {} : { usage: failure.usage }),
+      ...(cost === undefined ? {} : { cost_usd_micros: cost }),
       duration_ms: durationMs,
     },
     { attempt: move.attempt },
@@ -229,6 +249,7 @@ function reportOf(outcome: ModelOutcome, cost: number | undefined) {
     inputTokens: usage.input,
     outputTokens: usage.output,
     ...(cost === undefined ? {} : { costUsdMicros: cost }),
+    ...(isPossiblyBilled(outcome) ? { possiblyBilled: true } : {}),
   };
 }
 
@@ -239,7 +260,11 @@ function reportOf(outcome: ModelOutcome, cost: number | undefined) {
 function fitting(outcome: ModelResponse, turn: Turn, limitBytes: number): ModelOutcome {
   const bad = (message: string): ModelFailure => ({ kind: "failed", code: "PROVIDER_BAD_RESPONSE", message, retryable: false, countsAsAttempt: true, usage: outcome.usage });
   const json = toJsonValue(outcome);
-  if (!json.ok) return { ...bad(`the model's response cannot be stored: at ${json.problem.path}, ${json.problem.problem}`), usage: NO_USAGE };
+  if (!json.ok) {
+    // The answer is rejected and paid for all the same, unless its own numbers are what is broken.
+    const usage = usageSchema.safeParse(outcome.usage);
+    return { ...bad(`the model's response cannot be stored: at ${json.problem.path}, ${json.problem.problem}`), usage: usage.success ? usage.data : NO_USAGE };
+  }
   const response = json.value as unknown as ModelResponse;
   const sizeBytes = Buffer.byteLength(canonicalJson(response.content as unknown as JsonValue));
   // Beside the content stand usage, ids and the announced calls.

@@ -1,6 +1,7 @@
 /** What the engine needs from the edges. Postgres stands behind the store ports (src/store), graphile-worker behind none: the engine does not know of it. */
 import type { AgentDefinition } from "../domain/definition.ts";
-import type { CapstanEvent, NewEvent, WaitReason } from "../domain/event.ts";
+import type { CompactionReason, Summarized } from "../domain/compaction/types.ts";
+import type { CapstanEvent, EventOf, EventPayload, NewEvent, WaitReason } from "../domain/event.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import type { RunStatus } from "../domain/run.ts";
 import type { TokenScale, UsageTotals } from "../domain/usage.ts";
@@ -26,6 +27,7 @@ export interface RunRow {
   readonly growthLevel: number;
   readonly viewEpoch: number;
   readonly viewMarkerSeq: number | undefined;
+  readonly usage: UsageTotals;
   readonly interactive: boolean;
   readonly createdAt: Date;
   readonly deadline: Date | undefined;
@@ -52,6 +54,7 @@ export interface RunPatch {
   readonly turn: number;
   readonly transcriptBytes: number;
   readonly viewEpoch: number;
+  readonly viewMarker: number | undefined;
   readonly contextTokens: number | undefined;
   readonly contextScale: TokenScale | undefined;
   readonly contextWindow: number | undefined;
@@ -91,12 +94,16 @@ export type AppendOutcome =
 
 export interface LoadedRun {
   readonly row: RunRow;
+  /** All events; or, when the view begins at a marker, those from its tail's first on. */
   readonly events: readonly CapstanEvent[];
+  readonly marked?: { readonly created: EventOf<"run.created">; readonly marker: EventOf<"context.compacted"> };
 }
 
 export interface JournalStore {
   /** Row and events from the view's start; undefined when there is no such run. Throws EventUnknownError, EventInvalidError. */
   load(runId: string): Promise<LoadedRun | undefined>;
+  /** The journal from its first event to the one before `below`, page by page. */
+  eventsBelow(runId: string, below: number): AsyncIterable<CapstanEvent>;
   pendingInbox(runId: string, limit: number): Promise<InboxItem[]>;
   /**
    * Throws SeqConflictError, LeaseLostError, RunFinishedError, RunMissingError. Survives a lost connection: it waits
@@ -118,6 +125,14 @@ export interface BlobStore {
   /** Stores once per tenant and content; gives the hex sha256. */
   put(tenant: string, runId: string, content: Uint8Array, mediaType: string): Promise<{ sha256: string; sizeBytes: number }>;
   get(tenant: string, sha256: string): Promise<Uint8Array | undefined>;
+  /** Some bytes of a blob that this run refers to; undefined for another run's or tenant's, as for one that does not exist. */
+  page(blob: { readonly tenant: string; readonly runId: string; readonly sha256: string }, from: number, limit: number): Promise<BlobPage | undefined>;
+}
+
+export interface BlobPage {
+  readonly sizeBytes: number;
+  readonly mediaType: string;
+  readonly bytes: Uint8Array;
 }
 
 /** Usage of calls that no event tells of. */
@@ -136,6 +151,43 @@ export interface UsageLedger {
   }): Promise<void>;
 }
 
+/** A compaction's task as its claimant has it: everything it needs is in the request that the journal holds. */
+export interface CompactionTask {
+  readonly id: string;
+  readonly runId: string;
+  readonly tenant: string;
+  readonly agent: string;
+  readonly viewEpoch: number;
+  /** Of the task, not of the run: raised by each claim. */
+  readonly fencingToken: number;
+  /** Claims so far, this one included. */
+  readonly attempts: number;
+  readonly request: EventPayload<"compaction.requested">;
+  readonly runEnded: boolean;
+  /** It has come to its hard line since, and stands still for this. */
+  readonly runWaits: boolean;
+  readonly turn: number;
+  /** Since it was requested, by the database's clock. */
+  readonly ageMs: number;
+}
+
+export type CompactionResult =
+  | { readonly kind: "ready"; readonly summarized: Summarized }
+  | { readonly kind: "failed"; readonly reason: CompactionReason; readonly detail: JsonObject };
+
+/** The tasks between a request and its marker. All writes of a claimant are under the task's own fence. */
+export interface CompactionTasks {
+  /** What came of a task that is `ready`; undefined while it is not. */
+  result(taskId: string): Promise<{ readonly viewEpoch: number; readonly result: CompactionResult } | undefined>;
+  claim(taskId: string): Promise<CompactionTask | undefined>;
+  /** False when the task is no longer the claimant's. Puts the outcome into the run's inbox. */
+  finish(task: CompactionTask, result: CompactionResult): Promise<boolean>;
+  /** Back to `requested`, not before `inMs` from now. */
+  again(task: CompactionTask, inMs: number, waitReason: "retry" | "quota"): Promise<boolean>;
+  /** Those of the claims that are not ours any more, or whose run has ended. */
+  lost(held: readonly { readonly id: string; readonly token: number }[]): Promise<string[]>;
+}
+
 export interface Log {
   debug(fields: object, message: string): void;
   info(fields: object, message: string): void;
@@ -151,6 +203,7 @@ export interface EngineSpan {
   readonly traceparent: string | undefined;
   set(attributes: { readonly [key: string]: string | number | boolean | readonly string[] | undefined }): void;
   fail(code: string, message: string): void;
+  event(name: string, attributes: { readonly [key: string]: string | number | boolean }): void;
   end(): void;
 }
 
@@ -167,15 +220,49 @@ export interface Tracing {
   ): EngineSpan;
 }
 
-/** One effect on the outside world: a model call or a tool execution. */
+/** One effect on the outside world: a model call, a summary or a tool execution. */
 export interface Effect {
-  readonly kind: "model" | "tool";
+  readonly kind: "model" | "tool" | "summary";
+  /** The model's full name, or the tool's; of a summary the model that writes it, or the registered summarizer's name where no model does. */
   readonly name: string;
   readonly runId: string;
   readonly tenant: string;
   readonly agent: string;
   readonly turn: number;
   readonly attempt: number;
+  /** Patterns of what the agent may use (domain/grants.ts). */
+  readonly grants: readonly string[];
+  /** Resources that must all be granted. Default: `model:<name>`, `tool:<name>`, `summarizer:<name>`. */
+  readonly needs?: readonly string[];
+  /** What a guard judges, and may rewrite for tools and summaries: a CanonicalCall, a tool's arguments, a summarizer's input. */
+  readonly request?: unknown;
+  /** The operator's own system prompt: a model request with another is refused. */
+  readonly system?: string;
+  /** Origins of tainted content in the request (domain/taint-origins.ts). */
+  readonly taint?: readonly string[];
+  /** The most that the call can take: reserved before it where a quota applies. */
+  readonly estimate?: EffectEstimate;
+}
+
+export interface EffectEstimate {
+  readonly inputTokens: number;
+  readonly maxOutputTokens: number;
+  readonly costUsdMicros: number;
+}
+
+/** How a compaction ended in the journal, for counters. */
+export interface CompactionReport {
+  readonly runId: string;
+  readonly agent: string;
+  readonly tenant: string;
+  readonly trigger: string;
+  /** `applied`, `requested`, `prepared`, or the reason why nothing was changed. */
+  readonly outcome: string;
+  readonly tokensSaved?: number;
+  readonly calls?: number;
+  readonly costUsdMicros?: number;
+  /** From the request to the marker, by this worker's clock where it knows both. */
+  readonly durationMs?: number;
 }
 
 export interface EffectReport {
@@ -184,9 +271,43 @@ export interface EffectReport {
   readonly inputTokens?: number;
   readonly outputTokens?: number;
   readonly costUsdMicros?: number;
+  /** Nobody said what the call cost: it counts as its reservation. */
+  readonly possiblyBilled?: boolean;
 }
 
-/** The one place through which every effect passes: grant, quota and guard come before `execute`, the meter after it. */
+/** A call that has passed grant, quota and guard. Exactly one of the two is called, once. */
+export interface Admission {
+  /** What is to be executed: `effect.request`, or what the guard made of it. */
+  readonly request: unknown;
+  /** Executes, settles, meters. */
+  run<T>(execute: () => Promise<T>, report: (result: T) => Omit<EffectReport, "durationMs">): Promise<T>;
+  /** The call is not made after all: nothing is charged. */
+  abandon(): Promise<void>;
+}
+
+/**
+ * The one place through which every effect passes, in this order: grant, quota, guard, execute, meter. Throws
+ * CapabilityRefusedError when the call may not be made (domain/capability-error.ts); then nothing was executed.
+ */
 export interface EffectRing {
-  perform<T>(effect: Effect, execute: () => Promise<T>, report: (result: T) => Omit<EffectReport, "durationMs">): Promise<T>;
+  /** For who must write something between the decision and the call. */
+  admit(effect: Effect): Promise<Admission>;
+  /** `execute` is given what is to be executed, which a guard may have rewritten. */
+  perform<T>(effect: Effect, execute: (request: unknown) => Promise<T>, report: (result: T) => Omit<EffectReport, "durationMs">): Promise<T>;
+}
+
+/** Opaque to all but the gate that gave it. */
+export interface QuotaReservation {
+  readonly id: string;
+}
+
+export type QuotaGrant =
+  /** `reservation` is undefined when no quota applies: then there is nothing to settle. */
+  | { readonly kind: "granted"; readonly reservation: QuotaReservation | undefined }
+  | { readonly kind: "exhausted"; readonly bucket: string; readonly retryAfterMs: number; readonly neverFits?: { readonly needed: number; readonly limit: number } };
+
+export interface QuotaGate {
+  reserve(effect: Effect, estimate: EffectEstimate): Promise<QuotaGrant>;
+  /** `reserved` when nobody knows what the call took. Never throws: a result must not be lost for its bill. */
+  settle(reservation: QuotaReservation, actual: { readonly calls: number; readonly tokens: number; readonly costUsdMicros: number } | "reserved"): Promise<void>;
 }

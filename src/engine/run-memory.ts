@@ -4,8 +4,10 @@
  */
 import { createHash } from "node:crypto";
 import type { AgentDefinition } from "../domain/definition.ts";
+import { resumeAtMarker } from "../domain/compaction/resume.ts";
 import { initialState, fold, type RunState } from "../domain/fold.ts";
 import { closeChain, extendChain, startChain, type CallTail, type Chain, type Sha256 } from "../domain/transcript/chain.ts";
+import { messageText, type Message } from "../domain/transcript/message.ts";
 import type { CallFrame } from "../domain/transcript/render.ts";
 import type { LoadedRun, RunRow } from "./ports.ts";
 
@@ -24,16 +26,18 @@ export interface RunMemory {
   growthLevel: number;
   inboxPending: number;
   paused: boolean;
+  /** The last response's count of its request, and our estimate of the same. */
+  lastCount?: { readonly counted: number; readonly estimated: number };
   /** Loaded just now: what stands in `row` is fresh. */
   fresh: boolean;
   /** This process's monotonic clock when `row` was read: `row.now` is the database's time of that moment, however many turns ago. */
   readonly loadedAtMs: number;
 }
 
-export function remember({ row, events }: LoadedRun, loadedAtMs: number): RunMemory {
+export function remember({ row, events, marked }: LoadedRun, loadedAtMs: number): RunMemory {
   return {
     row,
-    state: fold(events, initialState()),
+    state: marked === undefined ? fold(events, initialState()) : resumeAtMarker({ ...marked, tail: events, definitionSha: row.definitionSha, usage: row.usage }),
     meter: new TranscriptMeter(),
     definition: undefined,
     journalBytes: row.journalBytes,
@@ -51,6 +55,7 @@ export function remember({ row, events }: LoadedRun, loadedAtMs: number): RunMem
  */
 export class TranscriptMeter {
   readonly #chains = new Map<CallFrame, { chain: Chain; readonly headerBytes: number }>();
+  #epoch = 0;
 
   /** UTF-8 bytes of the view's messages, without system prompt and tools: what the growth warning and `after_bytes` read. */
   bytes(frame: CallFrame, state: RunState): number {
@@ -65,6 +70,11 @@ export class TranscriptMeter {
   }
 
   #extended(frame: CallFrame, state: RunState): { chain: Chain; readonly headerBytes: number } {
+    // Another epoch is another view: what was hashed is no prefix of it.
+    if (state.epoch !== this.#epoch) {
+      this.#chains.clear();
+      this.#epoch = state.epoch;
+    }
     let entry = this.#chains.get(frame);
     if (entry === undefined) {
       const { renderVersion, system, tools } = frame;
@@ -75,6 +85,19 @@ export class TranscriptMeter {
     for (const message of state.view.slice(entry.chain.messages)) ({ chain: entry.chain } = extendChain(sha256, entry.chain, message));
     return entry;
   }
+}
+
+/** Size and digest of a view: of what a compaction replaces, and of what came of it. */
+export function viewDigest(view: readonly Message[]): { readonly bytes: number; readonly digest: string } {
+  const hash = createHash("sha256");
+  let bytes = 0;
+  for (const message of view) {
+    const text = messageText(message);
+    bytes += Buffer.byteLength(text);
+    hash.update(text);
+    hash.update("\n");
+  }
+  return { bytes, digest: hash.digest("base64url") };
 }
 
 /** Recently used runs, bounded by the bytes of their transcripts. */

@@ -43,12 +43,15 @@ export class RunSession {
   windowTokens: number | undefined;
   spanContext: string | undefined;
   takenOver = false;
+  /** Of the last commit: which compaction is in flight, and the view's epoch. */
+  committed: { compaction: string | undefined; epoch: number };
 
   constructor(store: JournalStore, memory: RunMemory, clockMs: () => number) {
     this.#store = store;
     this.#clockMs = clockMs;
     this.memory = memory;
     this.#committedSeq = memory.state.seq;
+    this.committed = committedOf(memory.state);
   }
 
   get state(): RunState {
@@ -126,10 +129,11 @@ export class RunSession {
       patch: {
         status: state.status === "queued" && !release ? "running" : state.status,
         waitReason: state.waitReason,
-        wakeAt: wish instanceof Date && (state.waitReason === "retry" || state.waitReason === "timer") ? wish : undefined,
+        wakeAt: wish instanceof Date && (state.waitReason === "retry" || state.waitReason === "timer" || state.waitReason === "quota") ? wish : undefined,
         turn: state.turn,
         transcriptBytes,
         viewEpoch: state.epoch,
+        viewMarker: state.marker,
         contextTokens: state.contextTokens,
         contextScale: state.contextScale,
         contextWindow: this.windowTokens,
@@ -148,6 +152,7 @@ export class RunSession {
     this.#staged = [];
     this.#applied = [];
     this.#committedSeq = state.seq;
+    this.committed = committedOf(state);
     this.#token = release ? undefined : outcome.token;
     this.takenOver ||= outcome.takenOver;
     memory.inboxPending = outcome.inboxPending;
@@ -155,4 +160,8 @@ export class RunSession {
     memory.journalBytes = outcome.journalBytes;
     memory.growthLevel = level;
   }
+}
+
+function committedOf({ compaction, epoch }: RunState): RunSession["committed"] {
+  return { compaction: compaction.task?.id, epoch };
 }

@@ -1,14 +1,17 @@
 /** Answers the open calls of a response: runs them side by side, records each as soon as it is known. */
+import type { AgentDefinition } from "../domain/definition.ts";
 import type { EventPayload } from "../domain/event.ts";
 import { callStepKey } from "../domain/event.ts";
 import type { OpenCall } from "../domain/fold.ts";
 import { MAX_CORRECTIONS, resolveLimits } from "../domain/limits.ts";
 import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
 import type { JsonValue } from "../domain/json.ts";
-import { checkGates, fail, prepareAgent } from "./boundary.ts";
+import { checkGates, fail, INBOX_BATCH, prepareAgent } from "./boundary.ts";
+import { applyCompactionItem } from "./compaction-step.ts";
 import { executeCall, refuseCall, type CallEnd } from "./execute-call.ts";
 import { hitFailpoint } from "./failpoints.ts";
 import { checkAgainst, issuesText } from "./json-schema.ts";
+import type { Model } from "./model-port.ts";
 import { Interrupted, type Turn } from "./turn.ts";
 
 export type ToolsOutcome = { readonly kind: "answered"; readonly tookMs: number } | { readonly kind: "rest" };
@@ -77,13 +80,24 @@ export async function runTools(turn: Turn, ours: boolean): Promise<ToolsOutcome>
   }
   if (submitted !== undefined) {
     const output = submitted;
-    const ended = await turn.commitEnd(() => session.stage("run.completed", { output }));
-    if (ended === "ended") return REST;
+    do {
+      const ended = await turn.commitEnd(() => session.stage("run.completed", { output }));
+      if (ended === "ended") return REST;
+      // Only news for the model makes one more turn of it: a compaction does not.
+    } while (await onlyCompactionWaited(turn, definition, prepared.model));
   } else if (session.state.corrections.output_invalid > MAX_CORRECTIONS) {
     await fail(turn, "OUTPUT_INVALID", `the model gave an output that does not fit the schema ${session.state.corrections.output_invalid} times`);
     return REST;
   }
   return { kind: "answered", tookMs: deps.clockMs() - startedMs };
+}
+
+/** False when input waits, which is for the next boundary. What waited for a compaction is applied: an end needs an empty inbox. */
+async function onlyCompactionWaited(turn: Turn, definition: AgentDefinition, model: Model): Promise<boolean> {
+  const items = await turn.deps.store.pendingInbox(turn.session.memory.row.id, INBOX_BATCH);
+  if (items.length === 0 || items.some(({ kind }) => kind !== "compact" && kind !== "compaction")) return false;
+  for (const item of items) await applyCompactionItem(turn, item, definition, model);
+  return true;
 }
 
 type ToolOf = (call: OpenCall) => Parameters<typeof refuseCall>[1];

@@ -1,5 +1,5 @@
 /** One trace per turn: a root span linked to the run's creator, with the model call and the tools inside. */
-import { genAi } from "../telemetry/names.ts";
+import { compaction, genAi } from "../telemetry/names.ts";
 import type { EngineSpan, RunRow, Tracing } from "./ports.ts";
 
 export class TurnSpans {
@@ -46,6 +46,14 @@ export class TurnSpans {
       ...(this.#turn === undefined ? {} : { parent: this.#turn }),
       attributes: { [genAi.operationName]: genAi.operation.executeTool, [genAi.toolName]: name, [genAi.toolCallId]: callId },
     });
+  }
+
+  /** An event of the turn's span: before and after, and what set it off. */
+  compacted(
+    number: number,
+    { trigger, beforeTokens, afterTokens, rung }: { readonly trigger: string; readonly beforeTokens: number; readonly afterTokens: number; readonly rung: number },
+  ): void {
+    this.turn(number).event(compaction.event, { [compaction.trigger]: trigger, [compaction.before]: beforeTokens, [compaction.after]: afterTokens, [compaction.rung]: rung });
   }
 
   end(): void {

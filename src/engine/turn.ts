@@ -197,7 +197,12 @@ export class Turn {
     // Dropped before it was claimed (this worker was taken for dead): a claim now would hold a run that nobody works on.
     if (this.session.token === undefined && this.held.reason === "lost") throw new Interrupted();
     this.session.spanContext = this.spans.traceparent;
+    const { compaction: before, epoch } = this.session.committed;
+    if (this.session.state.compaction.task?.id !== before && this.session.state.compaction.task !== undefined) hitFailpoint("compaction.before_append");
     await this.session.commit(options);
+    const { compaction: after, epoch: now } = this.session.committed;
+    if (after !== undefined && after !== before) hitFailpoint("compaction.committed");
+    if (now !== epoch) hitFailpoint("marker.committed");
     this.#committed();
   }
 

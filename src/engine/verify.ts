@@ -2,6 +2,7 @@
  * Rebuilds every request of a run from its rows and compares it with what was recorded before the call (P5); checks on
  * the way what a journal promises: no gap, no step recorded twice, every tool message answers just the calls before it.
  */
+import { isUsableMarker, keptFrom } from "../domain/compaction/fold.ts";
 import { evolve, initialState, type RunState } from "../domain/fold.ts";
 import type { AgentDefinition } from "../domain/definition.ts";
 import type { CapstanEvent, EventOf } from "../domain/event.ts";
@@ -9,7 +10,7 @@ import type { CanonicalCall } from "../domain/call.ts";
 import { closeChain, extendChain, startChain, type Chain } from "../domain/transcript/chain.ts";
 import { RENDER_VERSION, renderCall, renderFrame, type CallFrame } from "../domain/transcript/render.ts";
 import type { WireEvidence } from "./model-port.ts";
-import { sha256 } from "./run-memory.ts";
+import { sha256, viewDigest } from "./run-memory.ts";
 
 export interface VerifyReport {
   readonly runId: string;
@@ -18,6 +19,8 @@ export interface VerifyReport {
   readonly requests: number;
   /** Requests whose wire bytes could be compared: same client as recorded. */
   readonly wireCompared: number;
+  /** Compactions whose replaced messages and resulting view have the recorded digests. */
+  readonly markers: number;
   readonly problems: readonly string[];
 }
 
@@ -42,8 +45,8 @@ export async function verifyRun(sources: VerifySources): Promise<VerifyReport> {
     if (!(await checker.check(event, fencingToken))) break;
   }
   checker.finish();
-  const { problems, events, requests, wireCompared } = checker;
-  return { runId: sources.runId, ok: problems.length === 0, events, requests, wireCompared, problems };
+  const { problems, events, requests, wireCompared, markers } = checker;
+  return { runId: sources.runId, ok: problems.length === 0, events, requests, wireCompared, markers, problems };
 }
 
 class Checker {
@@ -51,11 +54,13 @@ class Checker {
   events = 0;
   requests = 0;
   wireCompared = 0;
+  markers = 0;
   readonly #sources: VerifySources;
   #state: RunState = initialState();
   #token = 0;
   readonly #steps = new Set<string>();
   readonly #frames = new Map<string, { frame: CallFrame; chain: Chain }>();
+  #chainEpoch = 0;
   #lastCall: CanonicalCall | undefined;
 
   constructor(sources: VerifySources) {
@@ -73,6 +78,7 @@ class Checker {
       this.#steps.add(event.stepKey);
     }
     if (event.type === "model.requested") await this.#compare(event);
+    const replaced = event.type === "context.compacted" ? this.#replaced(event) : undefined;
     if (event.type === "model.responded" && event.payload.wire !== undefined) await this.#compareWire(event);
     try {
       evolve(state, event);
@@ -80,7 +86,24 @@ class Checker {
       this.#problem(`event ${event.seq} (${event.type}) cannot be folded: ${(error as Error).message}`);
       return false;
     }
+    if (event.type === "context.compacted") this.#compareMarker(event, replaced as string);
     return this.problems.length < MAX_PROBLEMS;
+  }
+
+  /** Digest of the messages that a marker replaces, neither the pinned task nor an earlier head. */
+  #replaced({ payload: { cut } }: EventOf<"context.compacted">): string {
+    const { view, places, marker } = this.#state;
+    const hasHead = marker !== undefined;
+    return viewDigest(view.slice(hasHead || cut.keep_first ? 1 : 0, keptFrom(places, cut.first_kept_seq, hasHead))).digest;
+  }
+
+  #compareMarker(event: EventOf<"context.compacted">, replaced: string): void {
+    this.markers++;
+    const { source_digest: source, view_digest: view } = event.payload;
+    if (replaced !== source) this.#problem(`marker ${event.seq}: what it replaced has digest ${replaced}, recorded ${source}`);
+    if (!isUsableMarker(event)) return;
+    const rebuilt = viewDigest(this.#state.view).digest;
+    if (rebuilt !== view) this.#problem(`marker ${event.seq}: the view that it makes has digest ${rebuilt}, recorded ${view}`);
   }
 
   finish(): void {
@@ -99,6 +122,9 @@ class Checker {
     const state = this.#state;
     if (payload.render !== RENDER_VERSION) return this.#problem(`request ${event.seq} was rendered by version ${payload.render}, which this build does not have`);
     if (payload.to_seq !== state.viewSeq) this.#problem(`request ${event.seq} covers events to ${payload.to_seq}, the journal's view ends at ${state.viewSeq}`);
+    // Another epoch is another view: what was hashed is no prefix of it.
+    if (state.epoch !== this.#chainEpoch) for (const entry of this.#frames.values()) entry.chain = startChain(sha256, frame3(entry.frame));
+    this.#chainEpoch = state.epoch;
     const key = `${state.definitionSha} ${payload.model} ${payload.native_output ?? false}`;
     let entry = this.#frames.get(key);
     if (entry === undefined) {

@@ -92,7 +92,8 @@ export function createModelCatalogue(options: ModelCatalogueOptions = {}): Model
     const colon = name.indexOf(":");
     const provider = colon < 0 ? "" : name.slice(0, colon);
     const model = name.slice(colon + 1);
-    if (provider === "offline") return offline(name);
+    // They have no window of their own; one that is configured is believed.
+    if (provider === "offline") return window.tokens === undefined ? offline(name) : { ...offline(name), window };
     const opener = openers.get(provider);
     if (opener === undefined || model === "") {
       const names = Object.keys(options.models ?? {});

@@ -5,6 +5,7 @@
 import type pg from "pg";
 import { hitFailpoint } from "../engine/failpoints.ts";
 import type { Log } from "../engine/ports.ts";
+import type { JobSource } from "./job-source.ts";
 import { Loop } from "./loop.ts";
 import { DISPATCH_SQL, PROMOTE_SQL } from "./sql/relay.ts";
 
@@ -25,7 +26,7 @@ export interface RelayOptions {
   running(): number;
 }
 
-export class Relay {
+export class Relay implements JobSource {
   readonly #options: RelayOptions;
   readonly #dispatch: Loop;
   readonly #promote: Loop;

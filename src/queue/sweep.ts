@@ -16,6 +16,8 @@ export interface SweepOptions {
   /** False while this worker cannot trust its own view of the database: right after an outage every heartbeat looks stale. */
   mayBury(): boolean;
   onTaken(): void;
+  /** Reads the limits again and settles what dead workers left. */
+  settleQuotas(): Promise<void>;
   /** Gives back what this worker holds without being at work on it. */
   releaseForgotten(): Promise<void>;
 }
@@ -56,6 +58,7 @@ export class Sweep {
       await this.#options.releaseForgotten();
       await pool.query({ name: "capstan-unpark", text: named(UNPARK_SQL), values: [lostAfterMs] });
     }
+    await this.#options.settleQuotas();
   }
 
   async #unlockQueues(): Promise<void> {

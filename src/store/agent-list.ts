@@ -10,7 +10,7 @@ export interface AgentSummary {
   readonly versions: number;
   readonly retired: boolean;
   readonly updated_at: Date;
-  /** Workers alive that have it. */
+  /** Workers alive that have it, those that only make summaries apart. */
   readonly workers: number;
   /** Runs that have not ended. */
   readonly open_runs: number;
@@ -26,7 +26,7 @@ const LIVE = "w.ended_at is null and w.heartbeat_at + w.lease_ms * interval '1 m
 
 const SUMMARY = `a.name, a.promoted_sha, d.definition ->> 'model' as model, jsonb_array_length(coalesce(d.definition -> 'tools', '[]')) as tools,
   (select count(*)::int from capstan.agent_definitions o where o.name = a.name) as versions, a.retired_at is not null as retired, a.updated_at,
-  (select count(*)::int from capstan.workers w where ${LIVE} and a.name = any(w.agents)) as workers`;
+  (select count(*)::int from capstan.workers w where ${LIVE} and w.pool <> 'summarize' and a.name = any(w.agents)) as workers`;
 
 export async function listAgents(db: Pick<pg.Pool, "query">, named: (text: string) => string): Promise<AgentSummary[]> {
   const { rows } = await db.query<AgentSummary>(

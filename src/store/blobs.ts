@@ -1,7 +1,7 @@
 /** Large contents in chunks, once per tenant and content. */
 import { createHash } from "node:crypto";
 import type pg from "pg";
-import type { BlobStore } from "../engine/ports.ts";
+import type { BlobPage, BlobStore } from "../engine/ports.ts";
 import { untilConnected, type Outage } from "./until-connected.ts";
 
 /** One row per chunk: small enough that no statement carries more than a few MB, large enough to keep rows few. */
@@ -58,5 +58,25 @@ export class PostgresBlobStore implements BlobStore {
     if (rowCount === 0) return undefined;
     const { rows } = await this.#pool.query<{ bytes: Buffer }>(this.#named("select bytes from capstan.blob_chunks where tenant = $1 and sha256 = $2 order by n"), [tenant, sha256]);
     return Buffer.concat(rows.map((row) => row.bytes));
+  }
+
+  /** Cut in the database: of a blob of 64 MB a page is some KB. */
+  async page({ tenant, runId, sha256 }: Parameters<BlobStore["page"]>[0], from: number, limit: number): Promise<BlobPage | undefined> {
+    const { rows } = await this.#pool.query<{ size_bytes: string; media_type: string; bytes: Buffer | null }>(
+      this.#named(`
+        select b.size_bytes::text as size_bytes, b.media_type, p.bytes
+        from capstan.blob_refs r
+        join capstan.blobs b on b.tenant = r.tenant and b.sha256 = r.sha256
+        cross join lateral (
+          select string_agg(substring(c.bytes from greatest($4::int - c.n * ${CHUNK_BYTES}, 0) + 1
+                                              for least($4::int + $5::int - c.n * ${CHUNK_BYTES}, ${CHUNK_BYTES}) - greatest($4::int - c.n * ${CHUNK_BYTES}, 0)), ''::bytea order by c.n) as bytes
+          from capstan.blob_chunks c
+          where c.tenant = r.tenant and c.sha256 = r.sha256 and c.n between $4::int / ${CHUNK_BYTES} and ($4::int + $5::int - 1) / ${CHUNK_BYTES}
+        ) p
+        where r.tenant = $1 and r.sha256 = $2 and r.run_id = $3`),
+      [tenant, sha256, runId, from, limit],
+    );
+    const row = rows[0];
+    return row && { sizeBytes: Number(row.size_bytes), mediaType: row.media_type, bytes: row.bytes ?? new Uint8Array() };
   }
 }

@@ -110,6 +110,17 @@ export async function unservedWishes(db: Db, named: Named): Promise<RunGroup[]> 
   return rows;
 }
 
+/** Compactions that no living worker of the summarize pool can take, by agent. */
+export async function unservedSummaries(db: Db, named: Named): Promise<RunGroup[]> {
+  const { rows } = await db.query<RunGroup>(
+    named(`select t.agent, 'summarize' as pool, count(*)::int as n, min(t.run_id::text) as example, (extract(epoch from capstan.now() - min(t.requested_at)) * 1000)::float8 as oldest_ms
+      from capstan.compaction_tasks t where t.state = 'requested' and not exists (
+        select from capstan.workers k where k.ended_at is null and k.pool = 'summarize' and t.agent = any(k.agents) and k.heartbeat_at + k.lease_ms * interval '1 ms' > capstan.now())
+      group by t.agent order by n desc limit 50`),
+  );
+  return rows;
+}
+
 /** Runs parked for a reason, by agent. */
 export async function parkedRuns(db: Db, named: Named, reason: string): Promise<RunGroup[]> {
   const { rows } = await db.query<RunGroup>(

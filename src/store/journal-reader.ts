@@ -1,5 +1,7 @@
 /** Reads journals: for the fold, for followers, for verify. Rows of one run come in seq order and never with a gap. */
 import type pg from "pg";
+import { isUsableMarker } from "../domain/compaction/fold.ts";
+import { tailFrom } from "../domain/compaction/resume.ts";
 import type { CapstanEvent } from "../domain/event.ts";
 import { toEvent, type StoredEvent } from "../domain/upcast.ts";
 import type { InboxItem, LoadedRun, RunRow } from "../engine/ports.ts";
@@ -53,13 +55,35 @@ export class JournalReader {
     return rows[0] && toRunRow(rows[0]);
   }
 
-  /** Row first: all events below its next_seq are committed by then, and later ones are cut off. */
+  /**
+   * Row first: all events below its next_seq are committed by then, and later ones are cut off. A compacted run is read
+   * from its marker's tail on: head and tail are all that its view needs, however long it is.
+   */
   async load(runId: string): Promise<LoadedRun | undefined> {
     const row = await this.row(runId);
     if (row === undefined) return undefined;
+    const marked = row.viewMarkerSeq === undefined ? undefined : await this.#marked(runId, row.viewMarkerSeq);
+    const after = marked === undefined ? 0 : tailFrom(marked.marker) - 1;
     const events: CapstanEvent[] = [];
-    for await (const { event } of this.walk(runId, { below: row.nextSeq })) events.push(event);
-    return { row, events };
+    for await (const { event } of this.walk(runId, { after, below: row.nextSeq })) events.push(event);
+    return marked === undefined ? { row, events } : { row, events, marked };
+  }
+
+  /** The first event and the newest marker whose summary says something: blank ones of old rows are passed over (case C30). */
+  async #marked(runId: string, markerSeq: number): Promise<LoadedRun["marked"]> {
+    const [first] = await this.page(runId, 0, 2, 1);
+    if (first?.event.type !== "run.created") return undefined;
+    for (let below = markerSeq + 1; ;) {
+      const { rows } = await this.#pool.query<RawEvent>({
+        name: "capstan-marker",
+        text: this.#named(`select ${EVENT_COLUMNS} from capstan.events e where e.run_id = $1 and e.seq < $2 and e.type = 'context.compacted' order by e.seq desc limit 1`),
+        values: [runId, below],
+      });
+      const marker = rows[0] && toEvent(storedEvent(rows[0]));
+      if (marker?.type !== "context.compacted") return undefined;
+      if (isUsableMarker(marker)) return { created: first.event, marker };
+      below = marker.seq;
+    }
   }
 
   /** Events after `after` (exclusive) and below `below` (exclusive), page by page. */

@@ -1,5 +1,6 @@
 /** The engine's JournalStore on Postgres: reader and grouped writer behind one port. */
 import type pg from "pg";
+import type { CapstanEvent } from "../domain/event.ts";
 import type { AppendOutcome, AppendRequest, InboxItem, JournalStore, LoadedRun } from "../engine/ports.ts";
 import { JournalReader } from "./journal-reader.ts";
 import type { JournalWriter } from "./journal-writer.ts";
@@ -23,6 +24,10 @@ export class PostgresJournalStore implements JournalStore {
 
   load(runId: string): Promise<LoadedRun | undefined> {
     return this.#reader.load(runId);
+  }
+
+  async *eventsBelow(runId: string, below: number): AsyncGenerator<CapstanEvent> {
+    for await (const { event } of this.#reader.walk(runId, { below })) yield event;
   }
 
   pendingInbox(runId: string, limit: number): Promise<InboxItem[]> {

@@ -314,24 +314,35 @@ export const blobRefs = capstan.table(
   (t) => [primaryKey({ columns: [t.tenant, t.sha256, t.runId] }), index("blob_refs_run").on(t.runId)],
 );
 
+/** Made and settled by a trigger on the journal's own events, in their commit: a task is never without its event. */
 export const compactionTasks = capstan.table(
   "compaction_tasks",
   {
     id: uuid("id").primaryKey(),
     runId: uuid("run_id").notNull(),
     tenant: text("tenant").notNull(),
+    agent: text("agent").notNull(),
     state: text("state").notNull(),
     trigger: text("trigger").notNull(),
     requestedAt: at("requested_at").notNull(),
     updatedAt: at("updated_at").notNull(),
+    /** Not before: after a failure that may pass, or while a quota is spent. */
+    dueAt: at("due_at").notNull(),
+    dispatchedAt: at("dispatched_at"),
     viewEpoch: integer("view_epoch").notNull(),
-    fromSeq: integer("from_seq"),
-    toSeq: integer("to_seq"),
-    firstKeptSeq: integer("first_kept_seq"),
+    fromSeq: integer("from_seq").notNull(),
+    toSeq: integer("to_seq").notNull(),
+    firstKeptSeq: integer("first_kept_seq").notNull(),
     workerId: uuid("worker_id"),
     fencingToken: integer("fencing_token").notNull().default(0),
     attempts: smallint("attempts").notNull().default(0),
-    policy: jsonb("policy").$type<JsonObject>(),
+    /** Workers that died over it. */
+    deaths: smallint("deaths").notNull().default(0),
+    /** Why it waits: `retry` or `quota`. */
+    waitReason: text("wait_reason"),
+    /** The payload of its `compaction.requested`. */
+    request: jsonb("request").$type<JsonObject>().notNull(),
+    /** `ready`: the summary, or what went wrong. */
     result: jsonb("result").$type<JsonObject>(),
     error: jsonb("error").$type<JsonObject>(),
   },
@@ -339,6 +350,13 @@ export const compactionTasks = capstan.table(
     uniqueIndex("compaction_tasks_one_in_flight")
       .on(t.runId)
       .where(sql`state in ('requested', 'summarizing', 'ready')`),
+    // What waits, tenant by tenant, and what is under way: the dispatch of ten thousand reads only the next few of each.
+    index("compaction_tasks_waiting")
+      .on(t.tenant, t.dueAt)
+      .where(sql`state = 'requested' and dispatched_at is null`),
+    index("compaction_tasks_busy")
+      .on(t.tenant)
+      .where(sql`state in ('requested', 'summarizing') and dispatched_at is not null`),
     check("compaction_tasks_state", sql`state in ('requested', 'summarizing', 'ready', 'applied', 'skipped', 'failed', 'superseded')`),
   ],
 );
@@ -371,15 +389,70 @@ export const usageLedger = capstan.table(
   (t) => [index("usage_ledger_run").on(t.runId), index("usage_ledger_tenant").on(t.tenant, t.at)],
 );
 
+/** What an operator allows: each row is one limit; `value` is `*` for "each of its kind", a name for one of them. */
+export const quotaLimits = capstan.table(
+  "quota_limits",
+  {
+    scope: text("scope").notNull(),
+    value: text("value").notNull().default("*"),
+    kind: text("kind").notNull(),
+    unit: text("unit").notNull(),
+    /** `none` for slots, which are counted and not refilled. */
+    window: text("window").notNull(),
+    amount: big("amount").notNull(),
+    updatedAt: at("updated_at")
+      .notNull()
+      .default(sql`capstan.now()`),
+  },
+  (t) => [
+    primaryKey({ columns: [t.scope, t.value, t.kind, t.unit, t.window] }),
+    check("quota_limits_scope", sql`scope in ('overall', 'tenant', 'agent', 'model') and (scope <> 'overall' or value = '*')`),
+    check("quota_limits_kind", sql`kind in ('turn', 'summary', 'tool')`),
+    check("quota_limits_unit", sql`unit in ('calls', 'tokens', 'cost_usd_micros', 'concurrent')`),
+    check("quota_limits_window", sql`"window" in ('minute', 'day', 'month', 'none') and ("window" = 'none') = (unit = 'concurrent')`),
+    check("quota_limits_amount", sql`amount >= 0`),
+  ],
+);
+
+/** What workers have leased of a limit in one window. Updated when a slice is leased or comes back, not by each call. */
+export const quotaBuckets = capstan.table(
+  "quota_buckets",
+  {
+    bucket: text("bucket").notNull(),
+    windowStart: at("window_start").notNull(),
+    windowEnd: at("window_end").notNull(),
+    leased: big("leased").notNull(),
+    /** What the last lease took: lets one statement say how much it got. */
+    lastLease: big("last_lease").notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.bucket, t.windowStart] })],
+);
+
+/** One worker's part of a bucket. `used` holds the settled calls that were taken out of quota_reservations. */
+export const quotaSlices = capstan.table(
+  "quota_slices",
+  {
+    workerId: uuid("worker_id").notNull(),
+    bucket: text("bucket").notNull(),
+    windowStart: at("window_start").notNull(),
+    windowEnd: at("window_end").notNull(),
+    leased: big("leased").notNull(),
+    used: big("used").notNull().default(0),
+  },
+  (t) => [primaryKey({ columns: [t.workerId, t.bucket, t.windowStart] })],
+);
+
+/** One call's claim on one bucket: its largest possible amount until it is settled. Only calls that a quota applies to have rows. */
 export const quotaReservations = capstan.table(
   "quota_reservations",
   {
-    id: uuid("id").primaryKey(),
+    id: uuid("id").notNull(),
     bucket: text("bucket").notNull(),
+    windowStart: at("window_start").notNull(),
+    windowEnd: at("window_end").notNull(),
     runId: uuid("run_id").notNull(),
     turn: integer("turn").notNull(),
     attempt: smallint("attempt").notNull(),
-    fencingToken: integer("fencing_token").notNull(),
     workerId: uuid("worker_id").notNull(),
     amount: big("amount").notNull(),
     reservedAt: at("reserved_at").notNull(),
@@ -387,10 +460,23 @@ export const quotaReservations = capstan.table(
     settledAmount: big("settled_amount"),
   },
   (t) => [
-    index("quota_reservations_open")
-      .on(t.workerId)
-      .where(sql`settled_at is null`),
+    primaryKey({ columns: [t.id, t.bucket] }),
+    index("quota_reservations_worker").on(t.workerId),
+    check("quota_reservations_settled", sql`(settled_at is null) = (settled_amount is null)`),
   ],
+);
+
+/** Counted slots of a `concurrent` limit: numbered from 1, so that the key itself keeps two workers from taking one twice. */
+export const quotaSlots = capstan.table(
+  "quota_slots",
+  {
+    bucket: text("bucket").notNull(),
+    slot: integer("slot").notNull(),
+    reservationId: uuid("reservation_id").notNull(),
+    workerId: uuid("worker_id").notNull(),
+    takenAt: at("taken_at").notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.bucket, t.slot] }), uniqueIndex("quota_slots_reservation").on(t.reservationId, t.bucket), check("quota_slots_slot", sql`slot >= 1`)],
 );
 
 export const apiTokens = capstan.table(

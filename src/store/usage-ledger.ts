@@ -30,14 +30,19 @@ export class PostgresUsageLedger implements UsageLedger {
           entry.turn,
           entry.attempt,
           entry.outcome,
-          usage.inputTokens,
-          usage.outputTokens,
-          usage.cacheReadTokens,
-          usage.cacheWriteTokens,
-          usage.costUsdMicros,
+          whole(usage.inputTokens),
+          whole(usage.outputTokens),
+          whole(usage.cacheReadTokens),
+          whole(usage.cacheWriteTokens),
+          whole(usage.costUsdMicros),
           entry.estimated,
         ],
       ),
     );
   }
+}
+
+/** Models and summarizers of the user's own report what they like; what they say must not cost the call's result. */
+function whole(count: number): number {
+  return count > 0 ? Math.min(Number.MAX_SAFE_INTEGER, Math.round(count)) : 0;
 }

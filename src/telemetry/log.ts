@@ -38,4 +38,25 @@ export async function prettyStream(fd: number): Promise<DestinationStream | unde
   }
 }
 
+const quieterThanWarn = new Set(["error", "fatal", "silent"]);
+
+/** For an application that gives no log of its own: problems only, a line for people each, on standard error. */
+export function problemLog(level: string): Log {
+  return createLog({ level: quieterThanWarn.has(level) ? level : "warn", stream: { write: (line) => void process.stderr.write(`${problemLine(line)}\n`) } });
+}
+
+/** From the JSON line, which has been redacted. What it holds stays JSON: it may come from outside, and must neither break the line nor steer a terminal. */
+function problemLine(json: string): string {
+  const {
+    level,
+    msg,
+    time: _time,
+    pid: _pid,
+    err,
+    ...fields
+  } = JSON.parse(json) as { level: string; msg: string; err?: { message?: unknown } | string | null; [field: string]: unknown };
+  const facts = { ...fields, ...(err === undefined ? {} : { error: (typeof err === "string" ? err : err?.message) ?? err }) };
+  return `capstan ${level}: ${msg}${Object.keys(facts).length === 0 ? "" : ` ${JSON.stringify(facts)}`}`;
+}
+
 export const silentLog: Log = { debug() {}, info() {}, warn() {}, error() {} };

@@ -20,3 +20,13 @@ export const genAi = {
   cacheWriteTokens: "gen_ai.usage.cache_write.input_tokens",
   errorType: "error.type",
 } as const;
+
+/** Compaction: an event on the turn's span, and counters. */
+export const compaction = {
+  event: "context.compaction",
+  trigger: "capstan.compaction.trigger",
+  outcome: "capstan.compaction.outcome",
+  before: "capstan.compaction.tokens.before",
+  after: "capstan.compaction.tokens.after",
+  rung: "capstan.compaction.rung",
+} as const;

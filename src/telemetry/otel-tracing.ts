@@ -61,6 +61,10 @@ class OtelSpan implements EngineSpan {
     this.span.setStatus({ code: SpanStatusCode.ERROR, message });
   }
 
+  event(name: string, attributes: Parameters<EngineSpan["event"]>[1]): void {
+    this.span.addEvent(name, attributes);
+  }
+
   end(): void {
     this.#onEnd?.();
     this.span.end();

@@ -53,9 +53,9 @@ export async function readJournal(capstan: Capstan, runId: string): Promise<RunE
   return events;
 }
 
-/** A run that waits for its next try goes on by itself; every other waiting run needs somebody. */
+/** A run that waits for its next try, its quota or a summary goes on by itself; every other waiting run needs somebody. */
 function isSettled({ state, wait_reason: reason }: RunStatusView): boolean {
-  if (state === "waiting") return reason !== "retry" && reason !== "timer";
+  if (state === "waiting") return reason !== "retry" && reason !== "timer" && reason !== "quota" && reason !== "compaction";
   return state !== "queued" && state !== "running";
 }
 

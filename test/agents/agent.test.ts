@@ -83,6 +83,11 @@ describe("misconfiguration fails at definition", () => {
     [{ compaction: { autocompact_at_pct: 49 } }, "compaction.autocompact_at_pct must be a whole number from 50 to 95, not 49"],
     [{ compaction: { keep_last_n: -1 } }, "compaction.keep_last_n must be a whole number of at least 0, not -1"],
     [{ compaction: { keepLastN: 4 } }, "compaction.keepLastN is not a known field"],
+    [{ compaction: { prefetch_at_pct: 85 } }, "compaction.prefetch_at_pct must be below autocompact_at_pct, from 1 to 79, not 85"],
+    [
+      { compaction: { after_bytes: 4_096 } },
+      "compaction.after_bytes must be a whole number above 4096 (max_tokens 1024 x 4), not 4096: the summary alone could be as large; a good value is 16384 or more",
+    ],
     [{ claimCheck: { tools: ["search"], overBytes: 255 } }, "claimCheck.overBytes must be a whole number of at least 256, not 255"],
     [{ claimCheck: { tools: ["search"], previewBytes: -1 } }, "claimCheck.previewBytes must be a whole number of at least 0, not -1"],
   ])("%j", (change, message) => {

@@ -103,7 +103,7 @@ describe("every field of the compaction policy", () => {
     enabled: [true, false],
     autocompact_at_pct: [50, 95],
     at_tokens: [1, 2],
-    after_bytes: [1, 2],
+    after_bytes: [20_000, 20_001],
     keep_first: [true, false],
     keep_last_n: [0, 1],
     target_percentage: [10, 50],

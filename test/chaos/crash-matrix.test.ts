@@ -9,7 +9,7 @@ import { join } from "node:path";
 import pg from "pg";
 import { afterAll, describe, expect, it } from "vitest";
 import { DefinitionPins, enqueueRun } from "../../src/client/enqueue.ts";
-import { failpoints, type Failpoint } from "../../src/engine/failpoints.ts";
+import { turnFailpoints as failpoints, type Failpoint } from "../../src/engine/failpoints.ts";
 import { definitionSha } from "../../src/store/definitions.ts";
 import { createTestDatabase } from "../support/database.ts";
 import { killChildrenAfterAll, quickEnv, startChild } from "./child-worker.ts";

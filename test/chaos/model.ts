@@ -46,6 +46,7 @@ export function chaosModel(scripts: Readonly<Record<string, readonly ScriptedAns
   };
 }
 
-export function catalogueOf(model: Model): ModelCatalogue {
-  return { resolve: () => model, costUsdMicros: () => undefined };
+/** Models by their names, and one for all other names. */
+export function catalogueOf(model: Model, others: Readonly<Record<string, Model>> = {}): ModelCatalogue {
+  return { resolve: (name) => others[name] ?? model, costUsdMicros: () => undefined };
 }

@@ -1,6 +1,8 @@
 /** Starts a worker on a test database from its parts: src/main.ts would bring every model provider, which costs a killed process seconds. */
 import type { Agent } from "../../src/agents/agent.ts";
+import type { SummarizerEffect } from "../../src/compaction/effect.ts";
 import { readConfig, type WorkerSettings } from "../../src/config.ts";
+import type { QuotaLimit } from "../../src/domain/quota.ts";
 import type { ModelCatalogue } from "../../src/engine/model-port.ts";
 import type { Log, WarnSink } from "../../src/engine/ports.ts";
 import { PostgresDefinitionStore } from "../../src/store/definitions.ts";
@@ -19,6 +21,8 @@ export interface TestWorkerOptions {
   readonly settings?: Partial<WorkerSettings>;
   readonly log?: Log;
   readonly onWarn?: WarnSink;
+  readonly summarizers?: Readonly<Record<string, SummarizerEffect>>;
+  readonly quotas?: readonly QuotaLimit[];
 }
 
 export const same = (text: string): string => text;
@@ -26,7 +30,17 @@ export const same = (text: string): string => text;
 /** Leases of 1.2 s, so that a test need not wait long for a takeover; beats and sweeps four times as often. */
 export const quickSettings: Partial<WorkerSettings> = { leaseMs: 1_200, heartbeatMs: 300, sweepMs: 300, lostJobMs: 3_000, poolMax: 4 };
 
-export async function startTestWorker({ url, agents, models, pool = "turn", settings = quickSettings, log = silentLog, onWarn }: TestWorkerOptions): Promise<RunningWorker> {
+export async function startTestWorker({
+  url,
+  agents,
+  models,
+  pool = "turn",
+  settings = quickSettings,
+  log = silentLog,
+  onWarn,
+  summarizers = {},
+  quotas = [],
+}: TestWorkerOptions): Promise<RunningWorker> {
   const db = createPool({ connectionString: url, max: 1, applicationName: "capstan definitions", log });
   const definitions = new PostgresDefinitionStore(db, same);
   const outage = { log, signal: new AbortController().signal };
@@ -41,6 +55,8 @@ export async function startTestWorker({ url, agents, models, pool = "turn", sett
     definitions,
     agents: new Map(agents.map(({ name, code }) => [name, code])),
     models,
+    summarizers: new Map(Object.entries(summarizers)),
+    quotas,
     settings: { ...readConfig({}).worker, ...settings },
     pool,
     tracing: noTracing,

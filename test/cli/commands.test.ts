@@ -86,7 +86,10 @@ describe("enqueue", () => {
   it("warns when no worker has the agent, and refuses what cannot be meant", async () => {
     const lonely = await run(["enqueue", "nobody", "x", "--run-at", "+1h"]);
     expect(lonely).toMatchObject({ code: 0 });
-    expect(lonely.stderr).toContain("no worker with agent nobody is running");
+    expect(lonely.stderr).toMatch(/no worker with agent nobody is running.*; the database knows helper, talker$/m);
+    const shown = await run(["runs", "show", lonely.stdout.trim()]);
+    expect(shown.stdout).toMatch(/^waits for +a worker with agent nobody in pool turn$/m);
+    expect(await run(["enqueue", "helper", "{bad json"])).toMatchObject({ code: 2, stdout: "", stderr: expect.stringMatching(/^USAGE: .*--text/) as string });
     const { code, stderr } = await run(["enqueue", "helper", "x", "--run-at", "tomorrow"]);
     expect({ code, stderr }).toEqual({ code: 2, stderr: expect.stringMatching(/^USAGE: --run-at tomorrow: give an ISO 8601 time/) as string });
   });
@@ -112,6 +115,9 @@ describe("runs", () => {
     const id = await enqueue("helper", "look closely");
     await untilState(id, "completed");
     expect(json((await run(["runs", "show", id, "--json"])).stdout)).toMatchObject({ id, state: "completed", output: "done: look closely", turn: 3, held_by: null });
+    const shown = await run(["runs", "show", id]);
+    expect(shown.stdout).toMatch(/^used .* out, no price$/m);
+    expect(shown.stdout).not.toContain("waits for");
     const events = ndjson<{ seq: number; type: string }>((await run(["runs", "events", id, "--after", "1", "--json"])).stdout);
     expect(events.map(({ seq }) => seq)).toEqual(events.map((_, i) => i + 2));
     expect(events.at(-1)?.type).toBe("run.completed");
@@ -143,6 +149,12 @@ describe("runs", () => {
     await untilState(id, "completed");
     const { code, stderr } = await run(["runs", "events", id, "--json"], { closeEarly: true });
     expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+  });
+
+  it("an address that is none is refused by name, and with --json on standard output too", async () => {
+    const result = await run(["runs", "list", "--json"], { env: { DATABASE_URL: "garbage" } });
+    expect(result).toMatchObject({ code: 2, stderr: "CONFIG_INVALID: environment: DATABASE_URL is no postgres:// URL\n" });
+    expect(json(result.stdout)).toMatchObject({ error: { code: "CONFIG_INVALID" } });
   });
 
   it.each([

@@ -39,6 +39,8 @@ describe("up", () => {
     const { code, stderr, stdout } = await capstan(["runs", "list"], { env });
     expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
     expect(stderr).toMatch(/^DATABASE_MISSING: .*capstan up/);
+    const relative = await capstan(["runs", "list"], { cwd: folder });
+    expect(relative.stderr).toContain(join(folder, ".capstan", "postgres"));
     expect(await embeddedPostgresStatus(postgres)).toEqual({ running: false });
   });
 
@@ -48,6 +50,8 @@ describe("up", () => {
     expect(ready).toMatchObject({ event: "ready", agents: ["auditor", "talker", "helper"], runs: 0, postgres: { embedded: true } });
     const done = await capstan(["enqueue", "helper", "hello", "--wait"], { env });
     expect(done).toMatchObject({ code: 0, stdout: "done: hello\n" });
+    expect(await capstan(["enqueue", "helper", "fail now", "--wait"], { env })).toMatchObject({ code: 5 });
+    await up.said("run failed");
     expect(processesOf(up.pid).length).toBeGreaterThan(1);
     // Twice at once, as npm makes it of one Ctrl-C.
     up.child.kill("SIGINT");
@@ -61,7 +65,10 @@ describe("up", () => {
   it("leaves data that a later command finds by starting the server for as long as it needs it", async () => {
     const { code, stdout, stderr } = await capstan(["runs", "list", "--json"], { env });
     expect(code).toBe(0);
-    expect((JSON.parse(stdout) as { runs: unknown[] }).runs).toMatchObject([{ agent: "helper", state: "completed" }]);
+    expect((JSON.parse(stdout) as { runs: unknown[] }).runs).toMatchObject([
+      { agent: "helper", state: "failed" },
+      { agent: "helper", state: "completed" },
+    ]);
     expect(stderr).toContain("starting the embedded Postgres");
     expect((await embeddedPostgresStatus(postgres)).running).toBe(false);
   });
@@ -69,7 +76,7 @@ describe("up", () => {
   it("finds the data again, and at a second signal exits at once and lets the server go", { timeout: 180_000 }, async () => {
     const up = startCapstan(["up", "--agents", fixtureAgents], { env, cwd: folder });
     const ready = await up.nextEvent();
-    expect(ready).toMatchObject({ event: "ready", runs: 1, open: 0 });
+    expect(ready).toMatchObject({ event: "ready", runs: 2, open: 0 });
     // A tool that never ends keeps the first signal's stop waiting.
     const client = new pg.Client({ connectionString: (ready["postgres"] as { url: string }).url });
     client.on("error", () => {});

@@ -44,15 +44,19 @@ describe("words for people", () => {
 describe("what users write", () => {
   it("is JSON when it looks and parses like it, else text", async () => {
     const read = (text: string | undefined, form = {}) => readInput(text, form);
-    expect(await Promise.all(['{"a": 1}', "[draft] a letter", "42", '"quoted"', undefined].map((text) => read(text)))).toEqual([
+    expect(await Promise.all(['{"a": 1}', "a [draft]", "42", '"quoted"', '"Yes," he said', undefined].map((text) => read(text)))).toEqual([
       { a: 1 },
-      "[draft] a letter",
+      "a [draft]",
       "42",
       "quoted",
+      '"Yes," he said',
       null,
     ]);
     expect(await read('{"a": 1}', { text: true })).toBe('{"a": 1}');
     expect(await read("42", { asJson: true })).toBe(42);
+    expect(await read("[draft] a letter", { text: true })).toBe("[draft] a letter");
+    for (const broken of ["{bad json", "[draft] a letter"])
+      await expect(read(broken)).rejects.toMatchObject({ code: "USAGE", exitCode: 2, message: expect.stringContaining("--text") });
     await expect(read("{", { asJson: true })).rejects.toMatchObject({ code: "USAGE", exitCode: 2 });
     await expect(read("@/nowhere/at/all")).rejects.toMatchObject({ code: "USAGE" });
   });
@@ -110,6 +114,9 @@ describe("the commands", () => {
       let help = "";
       command.configureOutput({ writeOut: (text) => (help += text) }).outputHelp();
       expect(help, command.name()).toMatch(/Examples:\n {2}\$ capstan /);
+      // Each line can be typed: `capstan` stands where a command of ours is, and before nothing else.
+      for (const [, word] of help.matchAll(/^ {2}\$ .*?\bcapstan (\S+)/gm)) expect(program.commands.map((each) => each.name())).toContain(word);
+      expect(help.match(/^ {2}\$ (?!.*\bcapstan ).*/gm)).toBeNull();
       expect(help, command.name()).toContain("Exit codes:");
     }
   });

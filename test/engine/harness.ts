@@ -13,7 +13,7 @@ import type { WorkerSettings } from "../../src/config.ts";
 import type { Model } from "../../src/engine/model-port.ts";
 import type { WarnSink } from "../../src/engine/ports.ts";
 import { verifyRun, type VerifyReport, type VerifySources } from "../../src/engine/verify.ts";
-import { createCapstan, type Capstan } from "../../src/main.ts";
+import { createCapstan, type Capstan, type CapstanOptions } from "../../src/main.ts";
 import { createModelCatalogue, type ModelCatalogueOptions } from "../../src/providers/catalogue.ts";
 import { PostgresDefinitionStore } from "../../src/store/definitions.ts";
 import { JournalReader } from "../../src/store/journal-reader.ts";
@@ -38,6 +38,9 @@ export interface LabOptions {
   readonly settings?: Partial<WorkerSettings>;
   readonly names?: SchemaNames;
   readonly onWarn?: WarnSink;
+  readonly summarizers?: NonNullable<CapstanOptions["summarizers"]>;
+  readonly quotas?: NonNullable<CapstanOptions["quotas"]>;
+  readonly guard?: NonNullable<CapstanOptions["guard"]>;
   /** Starts no worker. */
   readonly idle?: boolean;
 }
@@ -78,6 +81,9 @@ export async function openLab(url: string, options: LabOptions): Promise<Lab> {
     agents: [...options.agents, bystander] as readonly Agent[],
     models: createModelCatalogue({ ...options.catalogue, models: { ...options.catalogue?.models, ...models } }),
     worker: { slots: 20, ...options.settings },
+    ...(options.summarizers === undefined ? {} : { summarizers: options.summarizers }),
+    ...(options.quotas === undefined ? {} : { quotas: options.quotas }),
+    ...(options.guard === undefined ? {} : { guard: options.guard }),
     observability: {
       log: { debug: keep("debug"), info: keep("info"), warn: keep("warn"), error: keep("error") },
       ...(options.onWarn === undefined ? {} : { onWarn: options.onWarn }),
@@ -123,10 +129,10 @@ export async function openLab(url: string, options: LabOptions): Promise<Lab> {
   return lab;
 }
 
-/** A run that waits for a retry goes on by itself; one that waits for anything else does not. */
+/** A run that waits for a retry, a summary or a quota goes on by itself; one that waits for anything else does not. */
 function restingStatus(status: RunStatusView): RunStatusView | undefined {
   if (status.state === "queued" || status.state === "running") return undefined;
-  return status.state === "waiting" && status.wait_reason === "retry" ? undefined : status;
+  return status.state === "waiting" && ["retry", "compaction", "quota"].includes(status.wait_reason ?? "") ? undefined : status;
 }
 
 export async function collect<T>(source: AsyncIterable<T>): Promise<T[]> {

@@ -5,7 +5,10 @@ import { buildProgram } from "../../src/cli/program.ts";
 import { exitCodes } from "../../src/cli/exit.ts";
 import { readConfig } from "../../src/config.ts";
 import { eventSchemas, waitReasons } from "../../src/domain/event.ts";
-import { failpoints } from "../../src/engine/failpoints.ts";
+import { outcomeText } from "../../src/compaction/outcomes.ts";
+import { compactionPolicy, resolvePolicy } from "../../src/domain/compaction/policy.ts";
+import { compactionReasons } from "../../src/domain/compaction/types.ts";
+import { compactionFailpoints, turnFailpoints } from "../../src/engine/failpoints.ts";
 import { genAi } from "../../src/telemetry/names.ts";
 import { VERSION } from "../../src/version.ts";
 import type { Command } from "commander";
@@ -21,7 +24,7 @@ const pages = [
 const manifest = JSON.parse(readRoot("package.json")) as { readonly version: string; readonly scripts: Readonly<Record<string, string>> };
 
 /** Look like variables and are none. */
-const notVariables = new Set(["CAPSTAN_STATE_GROWTH", "CAPSTAN_TOOL"]);
+const notVariables = new Set(["CAPSTAN_STATE_GROWTH", "CAPSTAN_COMPACTION_POLICY", "CAPSTAN_TOOL"]);
 
 /** First column of the tables of one section (or of the whole page), without its code marks. */
 function firstColumn(page: string, heading?: string): string[] {
@@ -96,7 +99,29 @@ describe("what documents list", () => {
   });
 
   it("has every failpoint", () => {
-    expect(firstColumn("docs/failure-modes.md", "Failpoints").toSorted()).toEqual(failpoints.toSorted());
+    expect(firstColumn("docs/failure-modes.md", "Failpoints").toSorted()).toEqual([...turnFailpoints, ...compactionFailpoints].toSorted());
+  });
+
+  it("has every reason why a compaction changes nothing, with its severity and the policy's field that helps", () => {
+    const rows = [...readRoot("docs/compaction.md").matchAll(/^\| `(\w+)` \| (info|warning|error) \| ([^|]+) \| ([^|]+) \|$/gm)].map(
+      ([, reason = "", severity = "", , advice = ""]) => ({ reason, severity, advice }),
+    );
+    expect(rows.map(({ reason }) => reason)).toEqual([...compactionReasons]);
+    for (const reason of compactionReasons) {
+      const row = rows.find((each) => each.reason === reason);
+      const { severity, setting } = outcomeText(reason);
+      expect(row?.severity, reason).toBe(severity);
+      const field = setting?.startsWith("compaction.") === true ? setting.slice("compaction.".length) : undefined;
+      if (field !== undefined) expect(row?.advice, reason).toContain(`\`${field}\``);
+    }
+  });
+
+  it("has every field of a compaction policy with its default", () => {
+    const rows = [...(readRoot("docs/compaction.md").split("\n## Settings\n")[1]?.split("\n## ")[0] ?? "").matchAll(/^\| `(\w+)` \| ([^|]*) \|/gm)].map(
+      ([, field = "", fallback = ""]) => [field, fallback] as const,
+    );
+    expect(rows.map(([field]) => field).toSorted()).toEqual(Object.keys(compactionPolicy.shape).toSorted());
+    for (const [field, value] of Object.entries(resolvePolicy(undefined))) expect(rows).toContainEqual([field, String(value)]);
   });
 
   it("has every environment variable with its default", () => {
@@ -105,12 +130,13 @@ describe("what documents list", () => {
       ([, name = "", fallback = ""]) => [name, fallback.replaceAll("`", "").trim()] as const,
     );
     expect(listed.map(([name]) => name).toSorted()).toEqual(known.toSorted());
-    const { worker, names, dir, logLevel } = readConfig({});
+    const { worker, summarizeSlots, names, dir, logLevel } = readConfig({});
     const defaults: Readonly<Record<string, number | string>> = {
       CAPSTAN_SCHEMA: names.schema,
       CAPSTAN_WORKER_SCHEMA: names.workerSchema,
       CAPSTAN_DIR: dir,
       CAPSTAN_SLOTS: worker.slots,
+      CAPSTAN_SUMMARIZE_SLOTS: summarizeSlots,
       CAPSTAN_LEASE_MS: worker.leaseMs,
       CAPSTAN_HEARTBEAT_MS: worker.heartbeatMs,
       CAPSTAN_SWEEP_MS: worker.sweepMs,

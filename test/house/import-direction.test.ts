@@ -3,13 +3,14 @@ import { importsOf, loadedBy, sourceFiles } from "./sources.ts";
 
 /**
  * What each room may import of ours: rooms by name, single files by path. Its own room always may. Files at the top of
- * src (main, worker, cli, index) are the composition root and may import everything; `config.ts` is not.
+ * src (main, worker, summarize-pool, cli, index) are the composition root and may import everything; `config.ts` is not.
  */
 const mayImport: Readonly<Record<string, readonly string[]>> = {
   domain: [],
   engine: ["domain", "telemetry/names.ts"],
   agents: ["domain", "engine"],
   capabilities: ["domain", "engine"],
+  compaction: ["domain", "engine"],
   providers: ["domain", "engine"],
   queue: ["domain", "engine"],
   store: ["domain", "engine"],
@@ -19,8 +20,25 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   client: ["domain", "store/blobs.ts", "store/definitions.ts", "store/names.ts", "store/pool.ts"],
   embedded: ["domain"],
   // Users' tests start servers and whole workers: this room stands outside the product, as cli does.
-  testing: ["domain", "engine", "embedded", "agents", "client", "providers/estimate-usage.ts", "main.ts"],
-  cli: ["domain", "engine", "agents", "client", "embedded", "providers", "queue", "store", "telemetry", "testing", "tools", "main.ts", "worker.ts", "config.ts", "index.ts"],
+  testing: ["domain", "engine", "compaction/effect.ts", "embedded", "agents", "client", "providers/estimate-usage.ts", "main.ts"],
+  cli: [
+    "domain",
+    "engine",
+    "agents",
+    "client",
+    "embedded",
+    "providers",
+    "queue",
+    "store",
+    "telemetry",
+    "testing",
+    "tools",
+    "compaction/outcomes.ts",
+    "main.ts",
+    "worker.ts",
+    "config.ts",
+    "index.ts",
+  ],
   "config.ts": ["agents/config-error.ts"],
   "version.ts": [],
 };
@@ -31,6 +49,7 @@ const mayImportPackages: Readonly<Record<string, readonly string[]>> = {
   engine: ["zod"],
   agents: ["zod"],
   capabilities: [],
+  compaction: [],
   client: ["pg", "zod", "drizzle-orm", "node:crypto"],
 };
 
@@ -44,6 +63,8 @@ const packageExceptions: Readonly<Record<string, readonly string[]>> = {
 const exceptions: Readonly<Record<string, readonly string[]>> = {
   // The demo's agent is put together from the folder's tools and the offline model's settings.
   "agents/auditor.ts": ["tools/folder-tools.ts", "providers/offline/auditor/settings.ts"],
+  // Registered as a summarizer where the auditor is compacted.
+  "providers/offline/auditor/summarizer.ts": ["compaction/effect.ts"],
   // The tools of a recording and the model that replays it read the same file format.
   "tools/replay-tools.ts": ["providers/offline/recording.ts"],
 };
@@ -51,7 +72,7 @@ const exceptions: Readonly<Record<string, readonly string[]>> = {
 /** Importable by every room outside the core: they import nothing themselves, which is checked. */
 const shared = ["version.ts", "store/pg-errors.ts"];
 
-const roots = new Set(["main.ts", "worker.ts", "cli.ts", "index.ts"]);
+const roots = new Set(["main.ts", "worker.ts", "summarize-pool.ts", "cli.ts", "index.ts"]);
 
 function roomOf(file: string): string {
   return file.includes("/") ? (file.split("/")[0] ?? file) : file;

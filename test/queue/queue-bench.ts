@@ -69,6 +69,7 @@ export const patch: RunPatch = {
   turn: 1,
   transcriptBytes: 0,
   viewEpoch: 0,
+  viewMarker: undefined,
   contextTokens: undefined,
   contextScale: undefined,
   contextWindow: undefined,

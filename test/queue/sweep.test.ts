@@ -109,6 +109,7 @@ it("frees jobs that a dead worker had locked (graphile/worker #204, #222)", asyn
     workerId: () => sweeper.id,
     mayBury: () => true,
     onTaken: () => {},
+    settleQuotas: () => Promise.resolve(),
     releaseForgotten: () => Promise.resolve(),
   });
   await round.round();
@@ -129,6 +130,7 @@ it("buries nobody while it cannot trust its own view of the database", async () 
     workerId: () => sweeper.id,
     mayBury: () => false,
     onTaken: () => {},
+    settleQuotas: () => Promise.resolve(),
     releaseForgotten: () => Promise.resolve(),
   });
   await blind.round();

@@ -65,18 +65,23 @@ table compaction_tasks
   id uuid not null
   run_id uuid not null
   tenant text not null
+  agent text not null
   state text not null
   trigger text not null
   requested_at timestamp with time zone not null
   updated_at timestamp with time zone not null
+  due_at timestamp with time zone not null
+  dispatched_at timestamp with time zone
   view_epoch integer not null
-  from_seq integer
-  to_seq integer
-  first_kept_seq integer
+  from_seq integer not null
+  to_seq integer not null
+  first_kept_seq integer not null
   worker_id uuid
   fencing_token integer not null default 0
   attempts smallint not null default 0
-  policy jsonb
+  deaths smallint not null default 0
+  wait_reason text
+  request jsonb not null
   result jsonb
   error jsonb
 
@@ -140,18 +145,50 @@ table migrations
   hash text not null
   created_at bigint
 
-table quota_reservations
+table quota_buckets with (fillfactor=50)
+  bucket text not null
+  window_start timestamp with time zone not null
+  window_end timestamp with time zone not null
+  leased bigint not null
+  last_lease bigint not null
+
+table quota_limits
+  scope text not null
+  value text not null default '*'::text
+  kind text not null
+  unit text not null
+  window text not null
+  amount bigint not null
+  updated_at timestamp with time zone not null default capstan.now()
+
+table quota_reservations with (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000)
   id uuid not null
   bucket text not null
+  window_start timestamp with time zone not null
+  window_end timestamp with time zone not null
   run_id uuid not null
   turn integer not null
   attempt smallint not null
-  fencing_token integer not null
   worker_id uuid not null
   amount bigint not null
   reserved_at timestamp with time zone not null
   settled_at timestamp with time zone
   settled_amount bigint
+
+table quota_slices
+  worker_id uuid not null
+  bucket text not null
+  window_start timestamp with time zone not null
+  window_end timestamp with time zone not null
+  leased bigint not null
+  used bigint not null default 0
+
+table quota_slots with (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000)
+  bucket text not null
+  slot integer not null
+  reservation_id uuid not null
+  worker_id uuid not null
+  taken_at timestamp with time zone not null
 
 table runs with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=500, fillfactor=70)
   id uuid not null
@@ -303,7 +340,18 @@ capstan.events_default: events_one_payload CHECK ((((codec IS NULL) = (payload I
 capstan.events_default: events_seq CHECK ((seq >= 1))
 capstan.inbox: inbox_pkey PRIMARY KEY (id)
 capstan.migrations: migrations_pkey PRIMARY KEY (id)
-capstan.quota_reservations: quota_reservations_pkey PRIMARY KEY (id)
+capstan.quota_buckets: quota_buckets_bucket_window_start_pk PRIMARY KEY (bucket, window_start)
+capstan.quota_limits: quota_limits_amount CHECK ((amount >= 0))
+capstan.quota_limits: quota_limits_kind CHECK ((kind = ANY (ARRAY['turn'::text, 'summary'::text, 'tool'::text])))
+capstan.quota_limits: quota_limits_scope CHECK (((scope = ANY (ARRAY['overall'::text, 'tenant'::text, 'agent'::text, 'model'::text])) AND ((scope <> 'overall'::text) OR (value = '*'::text))))
+capstan.quota_limits: quota_limits_scope_value_kind_unit_window_pk PRIMARY KEY (scope, value, kind, unit, "window")
+capstan.quota_limits: quota_limits_unit CHECK ((unit = ANY (ARRAY['calls'::text, 'tokens'::text, 'cost_usd_micros'::text, 'concurrent'::text])))
+capstan.quota_limits: quota_limits_window CHECK ((("window" = ANY (ARRAY['minute'::text, 'day'::text, 'month'::text, 'none'::text])) AND (("window" = 'none'::text) = (unit = 'concurrent'::text))))
+capstan.quota_reservations: quota_reservations_id_bucket_pk PRIMARY KEY (id, bucket)
+capstan.quota_reservations: quota_reservations_settled CHECK (((settled_at IS NULL) = (settled_amount IS NULL)))
+capstan.quota_slices: quota_slices_worker_id_bucket_window_start_pk PRIMARY KEY (worker_id, bucket, window_start)
+capstan.quota_slots: quota_slots_bucket_slot_pk PRIMARY KEY (bucket, slot)
+capstan.quota_slots: quota_slots_slot CHECK ((slot >= 1))
 capstan.runs: runs_finished_at CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text])) = (finished_at IS NOT NULL)))
 capstan.runs: runs_finished_unheld CHECK (((finished_at IS NULL) OR (worker_id IS NULL)))
 capstan.runs: runs_pkey PRIMARY KEY (id)
@@ -327,8 +375,10 @@ CREATE UNIQUE INDEX blob_chunks_tenant_sha256_n_pk ON capstan.blob_chunks USING 
 CREATE INDEX blob_refs_run ON capstan.blob_refs USING btree (run_id)
 CREATE UNIQUE INDEX blob_refs_tenant_sha256_run_id_pk ON capstan.blob_refs USING btree (tenant, sha256, run_id)
 CREATE UNIQUE INDEX blobs_tenant_sha256_pk ON capstan.blobs USING btree (tenant, sha256)
+CREATE INDEX compaction_tasks_busy ON capstan.compaction_tasks USING btree (tenant) WHERE ((state = ANY (ARRAY['requested'::text, 'summarizing'::text])) AND (dispatched_at IS NOT NULL))
 CREATE UNIQUE INDEX compaction_tasks_one_in_flight ON capstan.compaction_tasks USING btree (run_id) WHERE (state = ANY (ARRAY['requested'::text, 'summarizing'::text, 'ready'::text]))
 CREATE UNIQUE INDEX compaction_tasks_pkey ON capstan.compaction_tasks USING btree (id)
+CREATE INDEX compaction_tasks_waiting ON capstan.compaction_tasks USING btree (tenant, due_at) WHERE ((state = 'requested'::text) AND (dispatched_at IS NULL))
 CREATE UNIQUE INDEX events_default_pkey ON capstan.events_default USING btree (run_id, seq)
 CREATE UNIQUE INDEX events_default_run_id_step_key_idx ON capstan.events_default USING btree (run_id, step_key) WHERE (step_key IS NOT NULL)
 CREATE UNIQUE INDEX events_run_id_seq_pk ON ONLY capstan.events USING btree (run_id, seq)
@@ -337,8 +387,13 @@ CREATE UNIQUE INDEX inbox_dedupe ON capstan.inbox USING btree (run_id, dedupe_ke
 CREATE INDEX inbox_pending ON capstan.inbox USING btree (run_id, id) WHERE (applied_seq IS NULL)
 CREATE UNIQUE INDEX inbox_pkey ON capstan.inbox USING btree (id)
 CREATE UNIQUE INDEX migrations_pkey ON capstan.migrations USING btree (id)
-CREATE INDEX quota_reservations_open ON capstan.quota_reservations USING btree (worker_id) WHERE (settled_at IS NULL)
-CREATE UNIQUE INDEX quota_reservations_pkey ON capstan.quota_reservations USING btree (id)
+CREATE UNIQUE INDEX quota_buckets_bucket_window_start_pk ON capstan.quota_buckets USING btree (bucket, window_start)
+CREATE UNIQUE INDEX quota_limits_scope_value_kind_unit_window_pk ON capstan.quota_limits USING btree (scope, value, kind, unit, "window")
+CREATE UNIQUE INDEX quota_reservations_id_bucket_pk ON capstan.quota_reservations USING btree (id, bucket)
+CREATE INDEX quota_reservations_worker ON capstan.quota_reservations USING btree (worker_id)
+CREATE UNIQUE INDEX quota_slices_worker_id_bucket_window_start_pk ON capstan.quota_slices USING btree (worker_id, bucket, window_start)
+CREATE UNIQUE INDEX quota_slots_bucket_slot_pk ON capstan.quota_slots USING btree (bucket, slot)
+CREATE UNIQUE INDEX quota_slots_reservation ON capstan.quota_slots USING btree (reservation_id, bucket)
 CREATE INDEX runs_active ON capstan.runs USING btree (state, pool) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]))
 CREATE UNIQUE INDEX runs_child ON capstan.runs USING btree (parent_run_id, parent_call, child_index) WHERE (parent_run_id IS NOT NULL)
 CREATE INDEX runs_deadline ON capstan.runs USING btree (deadline) WHERE ((state = 'waiting'::text) AND (deadline IS NOT NULL))
@@ -357,8 +412,10 @@ CREATE UNIQUE INDEX workers_pkey ON capstan.workers USING btree (id)
 
 -- triggers
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON capstan.events FOR EACH ROW EXECUTE FUNCTION capstan.refuse_rewrite()
+CREATE TRIGGER events_compaction AFTER INSERT ON capstan.events FOR EACH ROW WHEN ((new.type = ANY (ARRAY['compaction.requested'::text, 'compaction.failed'::text, 'context.compacted'::text]))) EXECUTE FUNCTION capstan.follow_compaction()
 CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON capstan.events FOR EACH STATEMENT EXECUTE FUNCTION capstan.refuse_rewrite()
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON capstan.events_default FOR EACH ROW EXECUTE FUNCTION capstan.refuse_rewrite()
+CREATE TRIGGER events_compaction AFTER INSERT ON capstan.events_default FOR EACH ROW WHEN ((new.type = ANY (ARRAY['compaction.requested'::text, 'compaction.failed'::text, 'context.compacted'::text]))) EXECUTE FUNCTION capstan.follow_compaction()
 CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON capstan.events_default FOR EACH STATEMENT EXECUTE FUNCTION capstan.refuse_rewrite()
 
 -- functions
@@ -396,6 +453,32 @@ begin
   return v_ended;
 end $function$
 
+CREATE OR REPLACE FUNCTION capstan.compact_run(run_id uuid, at_boundary boolean DEFAULT false, actor text DEFAULT NULL::text)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_id uuid;
+  v_run capstan.runs;
+begin
+  select * into v_run from capstan.runs r where r.id = compact_run.run_id for no key update;
+  if not found then raise exception 'no run %', compact_run.run_id using errcode = 'KC002'; end if;
+  if v_run.finished_at is not null then
+    raise exception 'run % has ended (%)', compact_run.run_id, v_run.state using errcode = 'KC003', hint = 'Its journal stays as it is.';
+  end if;
+  if not coalesce(compact_run.at_boundary, false) and (v_run.worker_id is not null or v_run.wait_reason in ('approval', 'children')) then
+    raise exception 'run % is in the middle of a turn', compact_run.run_id using errcode = 'KC007', hint = 'Ask for it at the next boundary, or again when the run rests.';
+  end if;
+  select i.id into v_id from capstan.inbox i where i.run_id = compact_run.run_id and i.kind = 'compact' and i.applied_seq is null;
+  if found then return v_id; end if;
+  v_id := capstan.uuid_v7();
+  insert into capstan.inbox (id, run_id, at, kind, payload, actor) values (v_id, compact_run.run_id, capstan.now(), 'compact', '{}', compact_run.actor);
+  update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = capstan.now() where id = compact_run.run_id;
+  if v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted') then perform capstan.wish_for(v_run, capstan.now()); end if;
+  return v_id;
+end $function$
+
 CREATE OR REPLACE FUNCTION capstan.enqueue_run(agent text, input jsonb, tenant text DEFAULT 'default'::text, idempotency_key text DEFAULT NULL::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, deadline timestamp with time zone DEFAULT NULL::timestamp with time zone, interactive boolean DEFAULT NULL::boolean, metadata jsonb DEFAULT NULL::jsonb, labels text[] DEFAULT NULL::text[], subject text DEFAULT NULL::text, pool text DEFAULT 'turn'::text, definition_sha text DEFAULT NULL::text, concurrency_key text DEFAULT NULL::text, traceparent text DEFAULT NULL::text, tracestate text DEFAULT NULL::text, actor text DEFAULT NULL::text, run_id uuid DEFAULT NULL::uuid)
  RETURNS uuid
  LANGUAGE plpgsql
@@ -417,6 +500,9 @@ begin
     raise exception 'agent % is not a name: use 1 to 64 of A-Z a-z 0-9 _ . - and begin with a letter or digit', coalesce(enqueue_run.agent, 'null') using errcode = 'KC006';
   end if;
   if enqueue_run.input is null then raise exception 'input is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
+  if enqueue_run.pool = 'summarize' then
+    raise exception 'pool summarize makes summaries and takes no runs' using errcode = 'KC006', hint = 'Leave pool out, or name one that workers of yours serve.';
+  end if;
   if enqueue_run.priority not between -1000 and 1000 then raise exception 'priority % is outside -1000..1000', enqueue_run.priority using errcode = 'KC006'; end if;
   if enqueue_run.tenant is null or length(enqueue_run.tenant) not between 1 and 200 then raise exception 'tenant must have 1 to 200 characters' using errcode = 'KC006'; end if;
   if length(enqueue_run.idempotency_key) not between 1 and 500 then raise exception 'idempotency_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
@@ -462,6 +548,51 @@ begin
     values (v_id, v_now, (random() * 2147483647)::int, 1, 0, 0, 0, v_size, 1, 0, 'run.created', enqueue_run.actor, v_payload);
   perform capstan.wish_for(v_run, coalesce(enqueue_run.run_at, v_now));
   return v_id;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.finish_compaction(task uuid, token integer, result jsonb, error jsonb)
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+declare
+  v_now timestamptz := capstan.now();
+  v_task capstan.compaction_tasks;
+  v_run capstan.runs;
+begin
+  select * into v_task from capstan.compaction_tasks t where t.id = finish_compaction.task;
+  if not found then return false; end if;
+  select * into v_run from capstan.runs r where r.id = v_task.run_id for no key update;
+  update capstan.compaction_tasks t set updated_at = v_now, worker_id = null, wait_reason = null, result = finish_compaction.result, error = finish_compaction.error,
+      state = case when v_run.finished_at is null then 'ready' else 'superseded' end
+    where t.id = v_task.id and t.state = 'summarizing' and t.fencing_token = finish_compaction.token;
+  if not found then return false; end if;
+  if v_run.finished_at is null then
+    insert into capstan.inbox (id, run_id, at, kind, payload, dedupe_key)
+      values (capstan.uuid_v7(), v_run.id, v_now, 'compaction', jsonb_build_object('task_id', v_task.id), 'compaction:' || v_task.id);
+    update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = v_now where id = v_run.id;
+    if v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted') then perform capstan.wish_for(v_run, v_now); end if;
+  end if;
+  return true;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.follow_compaction()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+declare v_payload jsonb := new.payload::jsonb;
+begin
+  if new.type = 'compaction.requested' then
+    insert into capstan.compaction_tasks (id, run_id, tenant, agent, state, trigger, requested_at, updated_at, due_at, view_epoch, from_seq, to_seq, first_kept_seq, request)
+      select (v_payload ->> 'task_id')::uuid, r.id, r.tenant, r.agent, 'requested', v_payload ->> 'trigger', new.at, new.at, new.at, new.view_epoch,
+        (v_payload #>> '{cut,from_seq}')::int, (v_payload #>> '{cut,to_seq}')::int, (v_payload #>> '{cut,first_kept_seq}')::int, v_payload
+      from capstan.runs r where r.id = new.run_id;
+    perform capstan.notify_wish('summarize');
+  else
+    update capstan.compaction_tasks t set updated_at = new.at, worker_id = null, result = null,
+        state = case when new.type = 'context.compacted' then 'applied' when v_payload ->> 'reason' = 'superseded' then 'superseded' else 'failed' end
+      where t.id = (v_payload ->> 'task_id')::uuid and t.run_id = new.run_id and t.state in ('requested', 'summarizing', 'ready');
+  end if;
+  return null;
 end $function$
 
 CREATE OR REPLACE FUNCTION capstan.notify_wish(pool text)
@@ -540,7 +671,7 @@ begin
   if v_run.finished_at is not null then
     raise exception 'run % has ended (%)', send.run_id, v_run.state using errcode = 'KC003', hint = 'Start a new run.';
   end if;
-  if v_run.inbox_pending >= 16 then
+  if v_run.inbox_pending >= 16 and (select count(*) from capstan.inbox i where i.run_id = send.run_id and i.kind = 'input' and i.applied_seq is null) >= 16 then
     raise exception 'run % has 16 messages waiting', send.run_id using errcode = 'KC004', hint = 'Wait until the run has taken some of them.';
   end if;
   v_id := capstan.uuid_v7();
@@ -591,7 +722,11 @@ events_default: insert, select
 inbox: delete, insert, select, update
 migrations: delete, insert, select, update
 migrations_id_seq: usage
+quota_buckets: delete, insert, select, update
+quota_limits: delete, insert, select, update
 quota_reservations: delete, insert, select, update
+quota_slices: delete, insert, select, update
+quota_slots: delete, insert, select, update
 runs: delete, insert, select, update
 usage: delete, insert, select, update
 usage_ledger: delete, insert, select, update

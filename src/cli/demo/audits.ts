@@ -2,9 +2,11 @@
 import { readdir, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { AuditSettings } from "../../agents/auditor.ts";
+import { COMPACTED, SELF_COMPACTED, WARNED, type DemoAgentName } from "./agents.ts";
 import { DEFAULT_SKIPPED_FOLDERS } from "../../tools/folder-tools.ts";
 
 export interface PlannedAudit {
+  readonly agent: DemoAgentName;
   readonly tenant: string;
   readonly input: AuditSettings;
   /** Roughly: for deciding when a good part is done. */
@@ -32,17 +34,27 @@ export async function planAudits(root: string, runs: number): Promise<PlannedAud
   const parts = await measureParts(root);
   const whole = parts.get(".") ?? { files: 0, folders: 1, bytes: 0 };
   const ranked = [...parts].filter(([path, part]) => path !== "." && part.files >= 8).toSorted(([, a], [, b]) => b.bytes - a.bytes);
-  const rest: (readonly [string, Part])[] = ranked.slice(0, runs - 1);
-  while (rest.length < runs - 1) rest.push([".", whole]);
-  return [longAudit(whole), ...rest.map(([path, part], i) => shortAudit(path, part, i))].map((audit, i) => ({ ...audit, tenant: i % 2 === 0 ? "acme" : "globex" }));
+  // The same long work three times: with nothing but the warning, compacted in the background, and compacted when the agent says so.
+  const agents: DemoAgentName[] = [WARNED, ...(runs > 2 ? [COMPACTED] : []), ...(runs > 3 ? [SELF_COMPACTED] : [])];
+  const long = agents.map((agent) => (agent === WARNED ? longAudit(whole) : compactedAudit(whole)));
+  const rest: (readonly [string, Part])[] = ranked.slice(0, runs - long.length);
+  while (rest.length < runs - long.length) rest.push([".", whole]);
+  const audits = [...long, ...rest.map(([path, part], i) => shortAudit(path, part, i))];
+  return audits.map((audit, i) => ({ ...audit, agent: agents[i] ?? WARNED, tenant: i % 2 === 0 ? "acme" : "globex" }));
 }
 
-function longAudit(whole: Part): Omit<PlannedAudit, "tenant"> {
+function longAudit(whole: Part): Omit<PlannedAudit, "tenant" | "agent"> {
   const input = { folder: ".", max_files: 300, max_reads: LONG_READS, lines_per_read: 2_000, calls_per_turn: 3 };
   return { input, expectedTurns: estimate(whole, Math.min(whole.files, LONG_READS), input) };
 }
 
-function shortAudit(folder: string, part: Part, nth: number): Omit<PlannedAudit, "tenant"> {
+/** Fewer files: all that their auditor must know stands in each of its summaries. */
+function compactedAudit(whole: Part): Omit<PlannedAudit, "tenant" | "agent"> {
+  const input = { folder: ".", max_files: 120, max_reads: LONG_READS, lines_per_read: 120, calls_per_turn: 3 };
+  return { input, expectedTurns: estimate(whole, Math.min(whole.files, LONG_READS), input) };
+}
+
+function shortAudit(folder: string, part: Part, nth: number): Omit<PlannedAudit, "tenant" | "agent"> {
   const lines = part.bytes / BYTES_PER_LINE;
   const linesPerRead = Math.round(Math.min(50, Math.max(8, lines / WANTED_READS)));
   const input = { folder, max_files: 120, max_reads: WANTED_READS + nth, lines_per_read: linesPerRead, calls_per_turn: 2 };

@@ -22,6 +22,8 @@ export interface CheckOptions {
 export interface CheckResult {
   /** Requests that were rebuilt from the journal and compared with what was recorded before they were sent. */
   readonly requests: number;
+  /** Compactions whose digests were recomputed. */
+  readonly markers: number;
   readonly problems: readonly string[];
 }
 
@@ -30,10 +32,12 @@ export async function checkRuns({ pool, named, runs, reportsDir, warned, isOffli
   const definitions = new PostgresDefinitionStore(pool, named);
   const problems: string[] = [];
   let requests = 0;
+  let markers = 0;
   for (const run of runs) {
     const found = (what: string): number => problems.push(`run ${run.id}: ${what}`);
     const report = await verifyRun({ runId: run.id, rows: reader.walk(run.id), definition: (sha) => definitions.get(sha) });
     requests += report.requests;
+    markers += report.markers;
     for (const problem of report.problems) found(problem);
     if (report.events !== run.events) found(`its row counts ${run.events} events, its journal has ${report.events}`);
     for (const problem of await answeredOnce(reader, run.id)) found(problem);
@@ -43,7 +47,7 @@ export async function checkRuns({ pool, named, runs, reportsDir, warned, isOffli
     if (isAbove !== warned.has(run.id))
       found(isAbove ? "its transcript is above the limit of the growth warning, and no warning came" : "a growth warning came although its transcript is small");
   }
-  return { requests, problems };
+  return { requests, markers, problems };
 }
 
 /** Every call that a response made has exactly one end in the journal; no call has an end without having been made. */

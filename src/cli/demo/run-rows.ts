@@ -9,6 +9,8 @@ export interface RunRow {
   readonly events: number;
   readonly journalBytes: number;
   readonly transcriptBytes: number;
+  /** The view's epoch: each compaction raises it. */
+  readonly compactions: number;
   readonly workerId: string | null;
   readonly errorCode: string | null;
 }
@@ -17,7 +19,7 @@ type Query = { readonly pool: pg.Pool; readonly named: (text: string) => string 
 
 export async function readRuns({ pool, named }: Query, ids: readonly string[]): Promise<RunRow[]> {
   const { rows } = await pool.query<RunRow>(
-    named(`select id, tenant, state, turn, next_seq - 1 as events, journal_bytes::float8 as "journalBytes", transcript_bytes::float8 as "transcriptBytes",
+    named(`select id, tenant, state, turn, next_seq - 1 as events, journal_bytes::float8 as "journalBytes", transcript_bytes::float8 as "transcriptBytes", view_epoch as compactions,
       worker_id as "workerId", error_code as "errorCode" from capstan.runs where id = any($1::uuid[])`),
     [ids],
   );

@@ -3,9 +3,10 @@ import { randomBytes } from "node:crypto";
 import { mkdir } from "node:fs/promises";
 import { join, relative, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { auditorAgent } from "../../agents/auditor.ts";
 import { createCapstan, type Capstan } from "../../main.ts";
 import type { Database } from "../database.ts";
+import { bytes } from "../format.ts";
+import { COMPACTED, demoAgents, demoOptions, SELF_COMPACTED, WARNED } from "./agents.ts";
 import { planAudits, type PlannedAudit } from "./audits.ts";
 import { checkRuns } from "./check.ts";
 import { Crash } from "./crash.ts";
@@ -42,8 +43,9 @@ export async function show(options: ShowOptions): Promise<DemoSummary | undefine
   await mkdir(logsDir, { recursive: true });
   // A pool of its own: neither the workers of `capstan up` nor those of another demo take these runs, whose folder they do not have.
   const pool = `demo-${randomBytes(4).toString("hex")}`;
-  const auditor = auditorAgent({ root: dir, reportsDir });
-  const capstan = createCapstan({ connectionString: database.url, directConnectionString: database.directUrl, agents: [auditor] });
+  const agents = demoAgents({ root: dir, reportsDir });
+  const auditor = agents[WARNED];
+  const capstan = createCapstan({ connectionString: database.url, directConnectionString: database.directUrl, ...demoOptions({ root: dir, reportsDir }) });
   const folders = new Map<string, string>();
   const warned = new Set<string>();
   const fleet: Fleet = new Fleet(
@@ -70,21 +72,37 @@ export async function show(options: ShowOptions): Promise<DemoSummary | undefine
     const audits = await planAudits(dir, options.runs);
     progress.note(`auditing ${dir} with ${auditor.definition.model}, in ${audits.length} runs of two tenants, by ${WORKERS} worker processes`);
     await fleet.start(WORKERS);
-    for (const { tenant, input } of audits) {
-      const run = await capstan.enqueue(auditor, input, { tenant, pool, labels: ["demo"] });
+    for (const { agent, tenant, input } of audits) {
+      const run = await capstan.enqueue(agents[agent], input, { tenant, pool, labels: ["demo"] });
       ids.push(run.id);
-      folders.set(run.id, input.folder);
+      folders.set(run.id, agent === WARNED ? input.folder : `${input.folder} (${agent})`);
     }
     const limitMs = auditor.definition.model.startsWith("offline:") ? OFFLINE_LIMIT_MS : ONLINE_LIMIT_MS;
     const rows = await watch({ database, ids, audits, fleet, crash, progress, folders, signal, deadlineMs: performance.now() + limitMs });
     if (rows === undefined) {
       await cancelAll(capstan, ids);
+      progress.end();
+      if (ids.length > 0) progress.note(`stopped; its ${ids.length} runs are cancelled`);
       return undefined;
     }
     await fleet.stop();
-    const { requests, problems } = await checkRuns({ ...database, runs: rows, reportsDir, warned, isOffline: auditor.definition.model.startsWith("offline:") });
+    const { requests, markers, problems } = await checkRuns({ ...database, runs: rows, reportsDir, warned, isOffline: auditor.definition.model.startsWith("offline:") });
     const runs = rows.map((row): DemoRun => demoRun(row, { folder: folders.get(row.id) ?? "?", reportsDir, isWarned: warned.has(row.id), takeoverMs: crash.takeoverMs(row.id) }));
-    return summarize({ dir, model: auditor.definition.model, startedMs, runs, crash, requests, leaseMs: database.config.worker.leaseMs, problems });
+    const wanted = new Set(audits.flatMap(({ agent }, i) => (agent === COMPACTED || agent === SELF_COMPACTED ? [ids[i]] : [])));
+    const lacking = rows
+      .filter((row) => wanted.has(row.id) && row.compactions === 0 && row.state === "completed")
+      .map((row) => `run ${row.id} was to be compacted and was not: the folder is too small for it; try another --dir`);
+    return summarize({
+      dir,
+      model: auditor.definition.model,
+      startedMs,
+      runs,
+      crash,
+      requests,
+      leaseMs: database.config.worker.leaseMs,
+      markers,
+      problems: auditor.definition.model.startsWith("offline:") ? [...problems, ...lacking] : problems,
+    });
   } finally {
     progress.end();
     await fleet.stop();
@@ -108,6 +126,7 @@ interface WatchOptions {
 async function watch({ database, ids, audits, crash, progress, folders, signal, deadlineMs }: WatchOptions): Promise<RunRow[] | undefined> {
   const wanted = KILL_AT * audits.reduce((sum, audit) => sum + audit.expectedTurns, 0);
   const ended = new Set<string>();
+  const epochs = new Map<string, number>();
   for (;;) {
     if (signal.aborted) return undefined;
     const rows = await readRuns(database, ids);
@@ -115,6 +134,11 @@ async function watch({ database, ids, audits, crash, progress, folders, signal, 
     for (const row of rows.filter((each) => isEnded(each) && !ended.has(each.id))) {
       ended.add(row.id);
       progress.note(`the run on ${folders.get(row.id) ?? "?"} ${row.state} after ${row.turn} turns`);
+    }
+    for (const row of rows) {
+      if (row.compactions > (epochs.get(row.id) ?? 0))
+        progress.note(`the run on ${folders.get(row.id) ?? "?"} was compacted at turn ${row.turn}: its transcript is ${bytes(row.transcriptBytes)} now`);
+      epochs.set(row.id, row.compactions);
     }
     for (const { runId, afterMs } of await crash.newTakeovers())
       progress.note(`the run on ${folders.get(runId) ?? "?"} goes on under another worker, ${seconds(afterMs)} after the kill`);
@@ -150,6 +174,7 @@ function demoRun(row: RunRow, { folder, reportsDir, isWarned, takeoverMs }: RunF
     events: row.events,
     journal_bytes: row.journalBytes,
     transcript_bytes: row.transcriptBytes,
+    compactions: row.compactions,
     growth_warning: isWarned,
     taken_over: takeoverMs !== undefined,
     ...(takeoverMs === undefined ? {} : { takeover_ms: takeoverMs }),
@@ -164,11 +189,12 @@ interface Outcome {
   readonly runs: readonly DemoRun[];
   readonly crash: Crash;
   readonly requests: number;
+  readonly markers: number;
   readonly leaseMs: number;
   readonly problems: readonly string[];
 }
 
-function summarize({ dir, model, startedMs, runs, crash, requests, leaseMs, problems }: Outcome): DemoSummary {
+function summarize({ dir, model, startedMs, runs, crash, requests, markers, leaseMs, problems }: Outcome): DemoSummary {
   const total = (pick: (run: DemoRun) => number): number => runs.reduce((sum, run) => sum + pick(run), 0);
   const takeovers = runs.flatMap((run) => run.takeover_ms ?? []);
   const all = [...problems, ...crashProblems(crash, takeovers, leaseMs + MARGIN_AFTER_LEASE_MS)];
@@ -179,7 +205,13 @@ function summarize({ dir, model, startedMs, runs, crash, requests, leaseMs, prob
     model,
     duration_ms: Math.round(performance.now() - startedMs),
     runs,
-    totals: { turns: total((run) => run.turns), events: total((run) => run.events), journal_bytes: total((run) => run.journal_bytes), requests_verified: requests },
+    totals: {
+      turns: total((run) => run.turns),
+      events: total((run) => run.events),
+      journal_bytes: total((run) => run.journal_bytes),
+      requests_verified: requests,
+      compactions_verified: markers,
+    },
     ...(crash.report === undefined ? {} : { killed: killedOf(crash.report) }),
     ...(takeovers.length === 0 ? {} : { takeover: { first_ms: Math.min(...takeovers), last_ms: Math.max(...takeovers) } }),
   };

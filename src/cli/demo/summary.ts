@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import type { Colors } from "../output.ts";
 import { bytes } from "../format.ts";
+import { invocation } from "../invocation.ts";
 import { tableLines } from "../table.ts";
 import type { CrashReport } from "./crash.ts";
 
@@ -14,6 +15,7 @@ export interface DemoRun {
   readonly events: number;
   readonly journal_bytes: number;
   readonly transcript_bytes: number;
+  readonly compactions: number;
   readonly growth_warning: boolean;
   readonly taken_over: boolean;
   readonly takeover_ms?: number;
@@ -27,7 +29,7 @@ export interface DemoSummary {
   readonly model: string;
   readonly duration_ms: number;
   readonly runs: readonly DemoRun[];
-  readonly totals: { readonly turns: number; readonly events: number; readonly journal_bytes: number; readonly requests_verified: number };
+  readonly totals: { readonly turns: number; readonly events: number; readonly journal_bytes: number; readonly requests_verified: number; readonly compactions_verified: number };
   readonly killed?: { readonly worker: string; readonly worker_id: string; readonly pid: number; readonly runs_held: number };
   /** From the kill to the first event that another worker appended: of the first run and of the last. */
   readonly takeover?: { readonly first_ms: number; readonly last_ms: number };
@@ -49,6 +51,7 @@ export function summaryLines(summary: DemoSummary, colors: Colors, reportsDir: s
       { title: "events", align: "right", value: (run) => String(run.events) },
       { title: "journal", align: "right", value: (run) => bytes(run.journal_bytes) },
       { title: "transcript", align: "right", value: (run) => bytes(run.transcript_bytes) },
+      { title: "compacted", value: (run) => (run.compactions === 0 ? "-" : `${run.compactions}x`) },
       { title: "growth warning", value: (run) => (run.growth_warning ? "shown" : "-") },
       { title: "taken over", value: (run) => (run.takeover_ms === undefined ? "-" : `after ${seconds(run.takeover_ms)}`) },
     ],
@@ -69,13 +72,19 @@ export function summaryLines(summary: DemoSummary, colors: Colors, reportsDir: s
         ]),
     `${totals.requests_verified} requests rebuilt from the journals and compared with what was sent${problems.length === 0 ? colors.green(": all the same; no event lost, no call answered twice") : ""}`,
     ...runs.filter((run) => run.growth_warning).map((run) => `growth warning: run ${run.run_id} has no compaction, and every turn sends its ${bytes(run.transcript_bytes)} again`),
+    ...runs
+      .filter((run) => run.compactions > 0)
+      .map(
+        (run) =>
+          `compacted: run ${run.run_id} had ${run.compactions} summaries put in while its turns went on; all ${bytes(run.journal_bytes)} of its journal are kept, and its turns send ${bytes(run.transcript_bytes)}`,
+      ),
     `reports: ${join(reportsDir, "<run>.md")}`,
     ...(problems.length === 0 ? [] : ["", colors.red(`what did not hold (${problems.length}):`), ...problems.map((problem) => `  - ${problem}`)]),
     "",
     colors.bold("what to try next"),
-    "  npm start                                   the stack in the foreground, on the same data",
-    "  npx capstan runs list",
-    ...(shown === undefined ? [] : [`  npx capstan runs show ${shown.run_id}`, `  npx capstan runs transcript ${shown.run_id}`, `  npx capstan verify ${shown.run_id}`]),
+    `  ${invocation} up`.padEnd(46) + "the stack in the foreground, on the same data",
+    `  ${invocation} runs list`,
+    ...(shown === undefined ? [] : [`  ${invocation} runs show ${shown.run_id}`, `  ${invocation} runs transcript ${shown.run_id}`, `  ${invocation} verify ${shown.run_id}`]),
   ];
 }
 

@@ -1,8 +1,8 @@
-/** The program of a demo worker: an ordinary worker with the agent `auditor`, told what to do by its parent. */
-import { auditorAgent } from "../../agents/auditor.ts";
+/** The program of a demo worker: an ordinary worker with the demo's auditors, told what to do by its parent. */
 import { readConfig } from "../../config.ts";
 import { createCapstan } from "../../main.ts";
 import { createLog } from "../../telemetry/log.ts";
+import { demoOptions } from "./agents.ts";
 import type { WorkerArguments, WorkerMessage } from "./messages.ts";
 
 /** The parent waits for this before it kills. Turns in flight are stopped at a recorded boundary and lose nothing. */
@@ -20,7 +20,7 @@ function tell(message: WorkerMessage): void {
 process.on("SIGINT", () => {});
 
 const capstan = createCapstan({
-  agents: [auditorAgent({ root, reportsDir })],
+  ...demoOptions({ root, reportsDir }),
   observability: {
     log,
     onWarn(text, { run_id: runId }) {

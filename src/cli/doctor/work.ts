@@ -46,6 +46,18 @@ export function judgeWorkers(workers: readonly WorkerFact[], deaths: readonly { 
   return findings;
 }
 
+export function judgeSummaries(waiting: readonly RunGroup[]): Finding[] {
+  return waiting.map(({ agent, n, oldest_ms, example }) =>
+    finding(
+      "warning",
+      "no_summarizer_for_agent",
+      `${plural(n, "compaction")} of agent ${agent}, waiting for up to ${duration(oldest_ms)} (run ${example})`,
+      "no worker of pool summarize that is alive has this agent; its runs go on until their window is full, and then wait",
+      "start one: capstan worker --pool summarize --agents <module>, or a worker without --no-summarize",
+    ),
+  );
+}
+
 export function judgeUnserved(wishes: readonly RunGroup[], missing: readonly RunGroup[]): Finding[] {
   const findings = wishes.map(({ agent, pool, n, oldest_ms, example }) =>
     finding(
@@ -169,7 +181,7 @@ export function judgeModels(problems: readonly { readonly agent: string; readonl
       "models",
       `agent ${agent} uses ${model}: ${message}`,
       "a worker with this environment parks its runs as agent_missing",
-      "give the workers the key or the server's address; this check sees only its own environment",
+      "give the workers the key or the server's address; this check sees only its own environment, and models of an agents module only with --agents <module>",
     ),
   );
 }

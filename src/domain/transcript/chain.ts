@@ -48,7 +48,8 @@ export function hashCall(sha256: Sha256, call: CanonicalCall): { hash: Uint8Arra
 
 const encoder = new TextEncoder();
 
-function utf8Length(text: string): number {
+/** Bytes of the text in UTF-8. */
+export function utf8Length(text: string): number {
   // Exact and without allocating for the common case of ASCII text.
   for (let i = 0; i < text.length; i++) if (text.charCodeAt(i) > 0x7f) return encoder.encode(text).length;
   return text.length;

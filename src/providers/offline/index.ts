@@ -1,7 +1,9 @@
 /** Models of the provider `offline`: no network, no key, no language model. */
+import { EXTRACTIVE_MODEL } from "../../domain/compaction/extract.ts";
 import type { Model } from "../../engine/model-port.ts";
 import { ModelConfigError } from "../model-config-error.ts";
 import { AUDITOR_MODEL, offlineAuditor } from "./auditor.ts";
+import { offlineExtractive } from "./extractive.ts";
 import type { Recording } from "./recording.ts";
 import { offlineReplay, REPLAY_PREFIX } from "./replay.ts";
 
@@ -20,8 +22,9 @@ export function offlineModels({ env = {}, conversations = [] }: OfflineModelsOpt
   return (name) => {
     const thinkMs = readThinkMs(env["CAPSTAN_OFFLINE_THINK_MS"]);
     if (name === AUDITOR_MODEL) return offlineAuditor({ thinkMs });
+    if (name === EXTRACTIVE_MODEL) return offlineExtractive({ thinkMs });
     if (name.startsWith(REPLAY_PREFIX)) return (replay ??= offlineReplay({ conversations, thinkMs }))(name);
-    const known = [AUDITOR_MODEL, `${REPLAY_PREFIX}<id>`, `${REPLAY_PREFIX}<file>#<id>`];
+    const known = [AUDITOR_MODEL, EXTRACTIVE_MODEL, `${REPLAY_PREFIX}<id>`, `${REPLAY_PREFIX}<file>#<id>`];
     throw new ModelConfigError("MODEL_UNKNOWN", `no offline model "${name}"; there are: ${known.join(", ")}`, { model: name, models: known });
   };
 }

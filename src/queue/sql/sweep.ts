@@ -69,8 +69,10 @@ lost as (
   select r.id, r.pool, r.priority, r.agent, r.tenant, r.updated_at from capstan.runs r cross join clock
   where r.worker_id is null and not r.paused and r.updated_at < clock.now - $1::int * interval '1 ms'
     and (r.state in ('queued', 'running')
-      or (r.state = 'waiting' and r.wait_reason = 'retry' and r.wake_at < clock.now - $1::int * interval '1 ms')
+      or (r.state = 'waiting' and r.wait_reason in ('retry', 'quota') and r.wake_at < clock.now - $1::int * interval '1 ms')
       or (r.state = 'waiting' and r.wait_reason = 'input' and r.inbox_pending > 0)
+      or (r.state = 'waiting' and r.wait_reason in ('compaction', 'context_exhausted') and r.inbox_pending > 0
+        and exists (select from capstan.inbox i where i.run_id = r.id and i.applied_seq is null and i.kind in ('compact', 'compaction')))
       or (r.state = 'waiting' and r.deadline < clock.now))
     and not exists (select from capstan.wishes w where w.run_id = r.id)
     and exists (select from capstan.workers w where w.pool = r.pool and w.ended_at is null and w.busy < w.slots and r.agent = any(w.agents))

@@ -24,10 +24,10 @@ with limits as materialized (
 ), item as (
   select * from unnest($1::uuid[], $2::int[], $3::int[], $4::boolean[], $5::boolean[], $6::int[], $7::int[], $8::text[], $9::text[], $10::timestamptz[],
     $11::int[], $12::int[], $13::bigint[], $14::int[], $15::int[], $16::text[], $17::int[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[],
-    $23::smallint[], $24::smallint[], $25::text[], $26::text[], $27::text[], $28::boolean[], $29::timestamptz[], $30::int[])
+    $23::smallint[], $24::smallint[], $25::text[], $26::text[], $27::text[], $28::boolean[], $29::timestamptz[], $30::int[], $48::int[])
   as i(run_id, expected_next, token, release, inbox_empty, added, applied, state, wait_reason, wake_at,
     turn, added_bytes, transcript_bytes, view_epoch, context_tokens, context_scale, context_window, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd_micros,
-    growth_level, retry_count, error_code, definition_sha, last_span, reset_crashes, wish_at, append_id)
+    growth_level, retry_count, error_code, definition_sha, last_span, reset_crashes, wish_at, append_id, view_marker)
 ), changed as (
   update capstan.runs r set
     updated_at = l.now,
@@ -40,6 +40,7 @@ with limits as materialized (
     taken_over = r.taken_over and h.token is null,
     growth_level = h.growth_level,
     view_epoch = h.view_epoch,
+    view_marker_seq = h.view_marker,
     inbox_pending = r.inbox_pending - h.applied,
     context_tokens = h.context_tokens, context_scale = h.context_scale, context_window = h.context_window,
     journal_bytes = r.journal_bytes + h.added_bytes, transcript_bytes = h.transcript_bytes,
@@ -147,6 +148,7 @@ export function appendValues(workerId: string, items: readonly PreparedAppend[])
     plainArray(applied.map((a) => a.runId)),
     plainArray(applied.map((a) => a.id)),
     plainArray(applied.map((a) => a.seq)),
+    patch((p) => p.viewMarker),
   ];
 }
 

@@ -5,6 +5,7 @@ import type { RunRow } from "../../engine/ports.ts";
 
 export const RUN_COLUMNS = `r.id, r.tenant, r.agent, r.definition_sha, r.state, r.wait_reason, r.wake_at, r.paused, r.worker_id, r.fencing_token, r.next_seq, r.turn,
   r.crash_count, r.inbox_pending, r.journal_bytes::float8 as journal_bytes, r.transcript_bytes::float8 as transcript_bytes, r.growth_level, r.view_epoch, r.view_marker_seq,
+  r.input_tokens::float8 as input_tokens, r.output_tokens::float8 as output_tokens, r.cache_read_tokens::float8 as cache_read_tokens, r.cache_write_tokens::float8 as cache_write_tokens, r.cost_usd_micros::float8 as cost_usd_micros,
   r.interactive, r.created_at, r.deadline, r.traceparent, r.priority, r.pool, capstan.now() as now`;
 
 export interface RawRunRow {
@@ -27,6 +28,11 @@ export interface RawRunRow {
   growth_level: number;
   view_epoch: number;
   view_marker_seq: number | null;
+  input_tokens: number;
+  output_tokens: number;
+  cache_read_tokens: number;
+  cache_write_tokens: number;
+  cost_usd_micros: number;
   interactive: boolean;
   created_at: Date;
   deadline: Date | null;
@@ -57,6 +63,13 @@ export function toRunRow(raw: RawRunRow): RunRow {
     growthLevel: raw.growth_level,
     viewEpoch: raw.view_epoch,
     viewMarkerSeq: raw.view_marker_seq ?? undefined,
+    usage: {
+      inputTokens: raw.input_tokens,
+      outputTokens: raw.output_tokens,
+      cacheReadTokens: raw.cache_read_tokens,
+      cacheWriteTokens: raw.cache_write_tokens,
+      costUsdMicros: raw.cost_usd_micros,
+    },
     interactive: raw.interactive,
     createdAt: raw.created_at,
     deadline: raw.deadline ?? undefined,

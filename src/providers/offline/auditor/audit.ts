@@ -9,6 +9,7 @@ import { joinPath } from "./paths.ts";
 import { answeredCalls, type AnsweredCall, type AuditResult, type Facts } from "./results.ts";
 import { judgeFacts, judgeLines, searches, type Reference } from "./rules.ts";
 import { readSettings, type AuditSettings } from "./settings.ts";
+import { earlierState, restore } from "./state.ts";
 
 /** More references than this are not collected: what is broken shows long before. */
 const MAX_REFERENCES = 5_000;
@@ -49,18 +50,23 @@ export class Audit {
   saves = 0;
   checks = 0;
   savedAs: string | undefined;
+  /** What the gauge said when it was last looked at, and in which turn. */
+  gauge: { readonly turn: number; readonly isHigh: boolean } | undefined;
 
   constructor(call: Pick<CanonicalCall, "messages" | "tools">) {
     const { messages } = call;
-    const { settings, note } = readSettings(messages);
+    const earlier = earlierState(messages);
+    const { settings, note } = earlier === undefined ? readSettings(messages) : { settings: earlier.settings, note: undefined };
     this.settings = settings;
     this.note = note;
     this.tools = new Set(call.tools.map((tool) => tool.name));
-    this.turns = messages.filter((message) => message.role === "assistant").length;
+    const turnsBefore = earlier?.turns ?? 0;
+    this.turns = turnsBefore + messages.filter((message) => message.role === "assistant").length;
     this.otherMessages = Math.max(0, messages.filter((message) => message.role === "user").length - 1);
     this.isAnswered = lastAnswerIsFinal(messages);
     this.openLists = [{ path: settings.folder, offset: 0 }];
-    for (const answered of answeredCalls(messages)) this.#add(answered);
+    if (earlier !== undefined) restore(this, earlier);
+    for (const answered of answeredCalls(messages)) this.#add({ ...answered, turn: turnsBefore + answered.turn });
   }
 
   #add(call: AnsweredCall): void {
@@ -80,6 +86,9 @@ export class Audit {
       case "check_report":
         this.checks++;
         if (call.result.exists && (call.result.size_bytes ?? 0) > 0) this.savedAs = call.result.file;
+        return;
+      case "context":
+        this.gauge = { turn: call.turn, isHigh: isHigh(call.result) };
         return;
       case "failed":
         return this.#addFailure(call);
@@ -166,6 +175,12 @@ export class Audit {
     }
     this.findings.push({ rule: "unreadable", path, text: `${tool}: ${error}`, turn });
   }
+}
+
+/** As the guidance of the tool has it. */
+function isHigh({ context, compaction }: AuditResult<"context">): boolean {
+  const at = typeof compaction === "object" ? compaction.autocompact_at_pct : undefined;
+  return context?.used_pct !== undefined && at !== undefined && context.used_pct >= at;
 }
 
 /** Names a search by what and where, from the arguments of its call. */

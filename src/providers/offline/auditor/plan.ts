@@ -14,6 +14,7 @@ export interface PlannedCall {
 
 export type Step = { readonly kind: "call"; readonly text: string; readonly calls: readonly PlannedCall[] } | { readonly kind: "answer"; readonly text: string };
 
+const GAUGE_EVERY_TURNS = 6;
 const FACTS_BATCH = 25;
 const SEARCH_BATCH = 40;
 const LOOKUP_BATCH = 100;
@@ -23,7 +24,17 @@ const HITS_PER_SEARCH = 200;
 const READABLE_BYTES = 8 * 1024 * 1024;
 
 export function nextStep(audit: Audit): Step {
-  return list(audit) ?? measure(audit) ?? search(audit) ?? read(audit) ?? lookUp(audit) ?? save(audit) ?? answer(audit);
+  return context(audit) ?? list(audit) ?? measure(audit) ?? search(audit) ?? read(audit) ?? lookUp(audit) ?? save(audit) ?? answer(audit);
+}
+
+/** An agent that may look at its gauge looks every few turns, and asks for a summary as the tool's guidance says. */
+function context(audit: Audit): Step | undefined {
+  if (!audit.tools.has("context")) return undefined;
+  const { gauge, turns } = audit;
+  if (gauge?.isHigh === true && gauge.turn === turns)
+    return { kind: "call", text: "My context is filling up. I ask for it to be compacted.", calls: [{ name: "context", input: { op: "compact" } }] };
+  if (turns - (gauge?.turn ?? 0) < GAUGE_EVERY_TURNS) return undefined;
+  return { kind: "call", text: "Looking at how full my context is.", calls: [{ name: "context", input: { op: "self" } }] };
 }
 
 function list(audit: Audit): Step | undefined {

@@ -35,6 +35,11 @@ export const resultSchemas = {
   }),
   read_file: z.object({ path: z.string(), from_line: z.number(), to_line: z.number(), total_lines: z.number(), text: z.string(), next_line: z.number().optional() }),
   save_report: z.object({ file: z.string(), size_bytes: z.number() }),
+  context: z.object({
+    context: z.object({ used_pct: z.number().optional() }).optional(),
+    /** "scheduled" after op=compact; the effective policy after op=self. */
+    compaction: z.union([z.string(), z.object({ autocompact_at_pct: z.number().optional() })]).optional(),
+  }),
   check_report: z.object({ exists: z.boolean(), file: z.string().optional(), size_bytes: z.number().optional() }),
 };
 export type AuditToolName = keyof typeof resultSchemas;
