@@ -9,19 +9,19 @@ import { FINAL_TEXT, TOOL_NAME, turnTexts } from "./workload.ts";
 
 export const BENCH_MODEL = "bench:instant";
 
+export const lookupTool = tool({
+  name: TOOL_NAME,
+  description: "Looks something up.",
+  input: z.object({ query: z.string() }),
+  effect: "read",
+  execute: (_input, { callId }) => turnTexts(Number(callId.slice("call_".length))).result,
+});
+
 export const auditor = agent({
   name: "auditor",
   model: BENCH_MODEL,
   instructions: "Audit the ledger, one lookup at a time.",
-  tools: [
-    tool({
-      name: TOOL_NAME,
-      description: "Looks something up.",
-      input: z.object({ query: z.string() }),
-      effect: "read",
-      execute: (_input, { callId }) => turnTexts(Number(callId.slice("call_".length))).result,
-    }),
-  ],
+  tools: [lookupTool],
   limits: { maxTurns: 1_000_000 },
 });
 

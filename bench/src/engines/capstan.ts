@@ -93,6 +93,7 @@ class RunWatch {
         traceparent: undefined,
         set() {},
         fail() {},
+        event() {},
         end: () => {
           const entry = typeof turn === "number" ? this.#runs.get(String(runId)) : undefined;
           if (entry === undefined || typeof turn !== "number") return;
