@@ -2,7 +2,7 @@
 import type pg from "pg";
 import type { Log } from "../engine/ports.ts";
 import { Loop } from "./loop.ts";
-import { LOCKED_POOLS_SQL, LOST_JOBS_SQL, SWEEP_SQL, UNLOCKED_SQL, UNPARK_SQL } from "./sql/sweep.ts";
+import { LOCKED_POOLS_SQL, LOST_JOBS_SQL, SWEEP_SQL, UNKNOWN_POOLS_SQL, UNLOCKED_SQL, UNPARK_SQL } from "./sql/sweep.ts";
 
 export interface SweepOptions {
   readonly pool: pg.Pool;
@@ -55,10 +55,19 @@ export class Sweep {
         log.warn({ runs: lost.rowCount }, "runs had lost their jobs and got new ones");
         onTaken();
       }
+      await this.#unlockUnknown();
       await this.#options.releaseForgotten();
       await pool.query({ name: "capstan-unpark", text: named(UNPARK_SQL), values: [lostAfterMs] });
     }
     await this.#options.settleQuotas();
+  }
+
+  async #unlockUnknown(): Promise<void> {
+    const { pool, named, workerSchema, lostAfterMs, log } = this.#options;
+    const { rows } = await pool.query<{ locked_by: string }>({ name: "capstan-unknown-pools", text: named(UNKNOWN_POOLS_SQL), values: [lostAfterMs] });
+    if (rows.length === 0) return;
+    log.warn({ queuePools: rows.map((row) => row.locked_by) }, "unlocking jobs of workers that died before they had named their queue");
+    await pool.query(`select ${workerSchema}.force_unlock_workers($1::text[])`, [rows.map((row) => row.locked_by)]);
   }
 
   async #unlockQueues(): Promise<void> {

@@ -117,6 +117,32 @@ it("frees jobs that a dead worker had locked (graphile/worker #204, #222)", asyn
   expect((await db.query("select queue_pools from capstan.workers where id = $1", [holder.id])).rows).toEqual([{ queue_pools: [] }]);
 });
 
+it("frees jobs of a worker that died before it had named its queue", async () => {
+  await db.query("select graphile_worker.add_job('capstan/turn/plain', '{}')");
+  await db.query("update graphile_worker._private_jobs set locked_at = now() - interval '1 minute', locked_by = 'pool-of-nobody' where locked_by is null");
+  const round = (lostAfterMs: number) =>
+    new Sweep({
+      pool: db,
+      named: same,
+      workerSchema: "graphile_worker",
+      log: silentLog,
+      everyMs: 60_000,
+      lostAfterMs,
+      workerId: () => sweeper.id,
+      mayBury: () => true,
+      onTaken: () => {},
+      settleQuotas: () => Promise.resolve(),
+      releaseForgotten: () => Promise.resolve(),
+    }).round();
+  const locked = async () => (await db.query("select from graphile_worker._private_jobs where locked_by = 'pool-of-nobody'")).rowCount;
+  // It may be one that is just starting.
+  await round(120_000);
+  expect(await locked()).toBeGreaterThan(0);
+  await round(5_000);
+  expect(await locked()).toBe(0);
+  await db.query("select graphile_worker.force_unlock_workers('{pool-of-nobody}')");
+});
+
 it("buries nobody while it cannot trust its own view of the database", async () => {
   const { holder } = await heldRun();
   await falterHeartbeat(holder.id);

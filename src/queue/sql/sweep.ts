@@ -54,6 +54,15 @@ where r.pool = $2 and r.state = 'running' and r.worker_id = $1 and r.updated_at 
 export const LOCKED_POOLS_SQL = `
 select id, queue_pools from capstan.workers where ended_at is not null and queue_pools <> '{}' order by ended_at limit 100`;
 
+/**
+ * Pools that hold locks and that no worker names: theirs died in the moment between fetching its first jobs and noting
+ * its pool. $1: milliseconds after which a living worker has noted its own.
+ */
+export const UNKNOWN_POOLS_SQL = `
+select distinct j.locked_by from graphile_worker.jobs j
+where j.locked_at < now() - $1::int * interval '1 ms' and j.task_identifier like 'capstan/%'
+  and not exists (select from capstan.workers w where j.locked_by = any(w.queue_pools))`;
+
 export const UNLOCKED_SQL = `update capstan.workers set queue_pools = '{}' where id = any($1::uuid[])`;
 
 /**
