@@ -33,7 +33,7 @@ async function withClient<T>(url: string, work: (client: pg.Client) => Promise<T
   }
 }
 
-it("five processes that migrate an empty database at once all succeed, and one of them did the work", async () => {
+it("five processes that migrate an empty database at once all succeed, and one of them did the work", { timeout: 300_000 }, async () => {
   const database = await emptyDatabase();
   const script = fileURLToPath(new URL("migrate-once.ts", import.meta.url));
   const ends = await Promise.all(Array.from({ length: 5 }, () => promisify(execFile)(process.execPath, [script, database.url])));
