@@ -109,7 +109,10 @@ test("names what is there when an id or a file is not", () => {
 });
 
 test("an unknown offline name lists the known ones; a think time that is none is refused", () => {
-  expect(thrown(() => offlineModels()("offline:gpt"))).toMatchObject({ code: "MODEL_UNKNOWN", message: expect.stringContaining("offline:auditor, offline:extractive, offline:replay:<id>") });
+  expect(thrown(() => offlineModels()("offline:gpt"))).toMatchObject({
+    code: "MODEL_UNKNOWN",
+    message: expect.stringContaining("offline:auditor, offline:extractive, offline:replay:<id>"),
+  });
   for (const CAPSTAN_OFFLINE_THINK_MS of ["-1", "1.5", "soon", "600001"]) {
     expect(thrown(() => offlineModels({ env: { CAPSTAN_OFFLINE_THINK_MS } })("offline:auditor"))).toMatchObject({ code: "MODEL_CONFIG_INVALID" });
   }

@@ -171,7 +171,7 @@ describe(`${TRANSCRIPTS} random transcripts with one to six compactions each`, (
     }
     // Else the generator makes transcripts of which nothing can be cut, and the property holds for nothing.
     expect(applied).toBeGreaterThan(TRANSCRIPTS);
-  }, 300_000);
+  }, 1_800_000);
 });
 
 describe("compaction by percentage over long runs", () => {
