@@ -9,7 +9,7 @@ import { ResultPoller } from "./client/result-poller.ts";
 import type { Guard } from "./capabilities/guard.ts";
 import type { SummarizerEffect } from "./compaction/effect.ts";
 import { readConfig, type Config, type WorkerSettings } from "./config.ts";
-import { isCompactionConfigured } from "./domain/compaction/policy.ts";
+import { compactsItself } from "./domain/definition.ts";
 import { parseLimits, type QuotaLimit, type QuotaLimitSpec } from "./domain/quota.ts";
 import type { ModelCatalogue } from "./engine/model-port.ts";
 import type { CompactionReport, Effect, EffectReport, Log, Tracing, WarnSink } from "./engine/ports.ts";
@@ -116,7 +116,7 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
       return new RunHandle<never>(id, { db, named, poller });
     },
     run: (id) => new RunHandle(id, { db, named, poller }),
-    async startWorker({ pool = "turn", summarize = pool !== SUMMARIZE_POOL && [...agents.values()].some(wantsSummaries), promote = false } = {}) {
+    async startWorker({ pool = "turn", summarize = pool !== SUMMARIZE_POOL && [...agents.values()].some(({ definition }) => compactsItself(definition)), promote = false } = {}) {
       // Said once, however many workers this process has.
       if (!areModelsChecked) warnOfModels({ definitions: [...agents.values()].map(({ definition }) => definition), models, tenants, log: options.observability?.log });
       if (!areModelsChecked)
@@ -169,10 +169,6 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
       return closing;
     },
   };
-}
-
-function wantsSummaries({ definition }: AnyAgent): boolean {
-  return isCompactionConfigured(definition.compaction) || definition.tools.some(({ name }) => name === "context");
 }
 
 function parseQuotas(specs: readonly QuotaLimitSpec[]): QuotaLimit[] {

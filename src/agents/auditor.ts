@@ -25,6 +25,7 @@ export interface AuditorOptions {
 /** Enough for a large folder at a few reads a turn; a model that goes in circles ends here. */
 const MAX_TURNS = 400;
 
+/** The words in step 3 are what the model is to search for. */
 const INSTRUCTIONS = `You audit a folder of files and write a report that its owner can act on.
 
 The first message is JSON: {"folder", "max_files", "max_reads", "lines_per_read", "calls_per_turn"}. Paths are relative to the root of what you may read; stay within "folder" and within these limits.

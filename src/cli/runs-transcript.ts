@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { UnknownRunError } from "../client/errors.ts";
 import { canonicalJson } from "../domain/json.ts";
-import { keptFrom } from "../domain/compaction/fold.ts";
+import { replacedBy } from "../domain/compaction/fold.ts";
 import { evolve, initialState } from "../domain/fold.ts";
 import { remember } from "../engine/run-memory.ts";
 import { toolOutputText, type Message } from "../domain/transcript/message.ts";
@@ -70,8 +70,7 @@ async function* replacedSpans(rows: AsyncIterable<JournalRow>): AsyncGenerator<R
   for await (const { event } of rows) {
     if (event.type === "context.compacted") {
       const { cut } = event.payload;
-      const hasHead = state.marker !== undefined;
-      const messages = state.view.slice(hasHead || cut.keep_first ? 1 : 0, keptFrom(state.places, cut.first_kept_seq, hasHead));
+      const { messages } = replacedBy(state, cut);
       yield { marker: event.seq, from_seq: cut.from_seq, to_seq: cut.to_seq, messages };
     }
     evolve(state, event);

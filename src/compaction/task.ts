@@ -4,16 +4,17 @@
  */
 import { composeHead } from "../domain/compaction/head.ts";
 import { estimateTokens } from "../domain/compaction/footprint.ts";
-import { keptFrom } from "../domain/compaction/fold.ts";
+import { replacedBy } from "../domain/compaction/fold.ts";
 import { MAX_QUOTA_WAIT_HARD_MS, MAX_QUOTA_WAIT_MS } from "../domain/compaction/patience.ts";
 import { compactionPolicy } from "../domain/compaction/policy.ts";
+import { hasContextTool } from "../domain/definition.ts";
 import type { CompactionReason } from "../domain/compaction/types.ts";
 import { grantsOf } from "../domain/grants.ts";
 import type { RunState } from "../domain/fold.ts";
 import type { JsonObject } from "../domain/json.ts";
 import { CapstanError } from "../domain/error.ts";
 import { backoffMs } from "../domain/retry.ts";
-import { inputParts } from "../domain/transcript/derive.ts";
+import { inputMessage } from "../domain/transcript/derive.ts";
 import type { Message } from "../domain/transcript/message.ts";
 import type { CompactionTask, CompactionTasks, DefinitionStore, JournalStore, Log, UsageLedger } from "../engine/ports.ts";
 import { hitFailpoint } from "../engine/failpoints.ts";
@@ -59,6 +60,7 @@ export async function performTask(taskId: string, deps: TaskDeps): Promise<void>
   if (definition === undefined) return await fail("agent_gone", { definition_sha: state.definitionSha ?? null });
 
   const span = spanOf(state, task);
+  const pinned = task.request.cut.keep_first ? inputMessage(state.input) : undefined;
   const outcome = await summarize(
     {
       runId: task.runId,
@@ -73,7 +75,7 @@ export async function performTask(taskId: string, deps: TaskDeps): Promise<void>
       trigger: task.request.trigger,
       byBytes: task.request.by_bytes ?? false,
       messages: span.messages,
-      task: task.request.cut.keep_first ? { role: "user", content: inputParts(state.input) } : undefined,
+      task: pinned,
       previousSummary: state.compaction.head?.summary,
       replacedTokens: span.tokens,
       hard: isHard(task),
@@ -96,12 +98,12 @@ export async function performTask(taskId: string, deps: TaskDeps): Promise<void>
     pins: state.compaction.pins,
     summary: outcome.summary,
     obligations: [],
-    taskText: task.request.cut.keep_first ? summarizerText([{ role: "user", content: inputParts(state.input) }], { maxBytes: TAIL_TEXT_BYTES }) : "",
+    taskText: pinned === undefined ? "" : summarizerText([pinned], { maxBytes: TAIL_TEXT_BYTES }),
     tailText: summarizerText(span.tail, { maxBytes: TAIL_TEXT_BYTES }),
     tail: span.tail,
     requestSeq: task.request.cut.request_seq,
     windowTokens: windowOf(deps, definition.model, task.tenant),
-    hasContextTool: definition.tools.some(({ name }) => name === "context"),
+    hasContextTool: hasContextTool(definition),
     tainted: span.taint.length > 0 || (state.compaction.head?.tainted ?? false),
   });
   hitFailpoint("summarize.before_finish");
@@ -143,16 +145,12 @@ interface Span {
 
 /** What is to be summarized: neither the pinned task nor an earlier head, which is given apart. */
 function spanOf(state: RunState, task: CompactionTask): Span {
-  const { cut } = task.request;
-  const hasHead = state.marker !== undefined;
-  const kept = keptFrom(state.places, cut.first_kept_seq, hasHead);
-  const from = hasHead || cut.keep_first ? 1 : 0;
-  const messages = state.view.slice(from, kept);
-  const head = hasHead ? [state.view[0] as Message] : [];
+  const { from, to, messages } = replacedBy(state, task.request.cut);
+  const head = state.marker === undefined ? [] : state.view.slice(0, 1);
   return {
     messages,
-    places: state.places.slice(from, kept),
-    tail: state.view.slice(kept),
+    places: state.places.slice(from, to),
+    tail: state.view.slice(to),
     tokens: estimateTokens([...head, ...messages]),
     // Tools' results are never the operator's own word.
     taint: [...new Set(messages.flatMap((message) => (message.role === "tool" ? message.content.map(({ name }) => `tool:${name}`) : [])))],

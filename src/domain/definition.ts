@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import { DEFAULT_CLAIM_CHECK_OVER_BYTES } from "./claim-check.ts";
-import { compactionPolicy } from "./compaction/policy.ts";
+import { compactionPolicy, isCompactionConfigured } from "./compaction/policy.ts";
 import { grantPattern } from "./grants.ts";
 import { canonicalJson, type JsonObject, type JsonValue } from "./json.ts";
 import { numberBetween, refusal, wholeNumber } from "./ranges.ts";
@@ -125,4 +125,16 @@ function withoutEmpty(value: JsonValue): JsonValue | undefined {
     return clean === undefined ? [] : [[key, clean]];
   });
   return kept.length === 0 ? undefined : Object.fromEntries(kept);
+}
+
+/** The engine's own tool by which an agent looks at its gauge and asks for a compaction. */
+export const CONTEXT_TOOL = "context";
+
+export function hasContextTool({ tools }: Pick<AgentDefinition, "tools">): boolean {
+  return tools.some(({ name }) => name === CONTEXT_TOOL);
+}
+
+/** Whether this agent's runs may be compacted without anybody asking from outside: by their policy, or by themselves. */
+export function compactsItself(definition: AgentDefinition): boolean {
+  return isCompactionConfigured(definition.compaction) || hasContextTool(definition);
 }

@@ -1,7 +1,7 @@
 /** One function computes how full the window is: for the triggers, for `op=self`, for the marker and for whoever watches. */
 import { detectSilentTruncation, estimateTokens, firesAt, footprint, frameTokens, hardLine } from "../domain/compaction/footprint.ts";
-import { isCompactionConfigured, resolvePolicy } from "../domain/compaction/policy.ts";
-import type { AgentDefinition } from "../domain/definition.ts";
+import { resolvePolicy } from "../domain/compaction/policy.ts";
+import { compactsItself, type AgentDefinition } from "../domain/definition.ts";
 import type { TokenScale, Usage } from "../domain/usage.ts";
 import type { CallFrame } from "../domain/transcript/render.ts";
 import type { Model } from "./model-port.ts";
@@ -61,8 +61,7 @@ const refusing = /^(?:anthropic|openai|openai-chat|offline):/;
 
 /** To be asked when a response has come and is not staged yet: the view is that of its request. */
 export function silentlyCutTo(turn: Turn, definition: AgentDefinition, model: Model, usage: Usage): number | undefined {
-  const isWatched = isCompactionConfigured(definition.compaction) || definition.tools.some(({ name }) => name === "context");
-  if (!isWatched || usage.scale !== "provider" || refusing.test(model.name)) return undefined;
+  if (!compactsItself(definition) || usage.scale !== "provider" || refusing.test(model.name)) return undefined;
   const { memory, state } = turn.session;
   const now = { counted: usage.input, estimated: overheadOf(turn.deps.frames.of(definition, model)) + estimateTokens(state.view) };
   const found = detectSilentTruncation(now, memory.lastCount)?.windowTokens;

@@ -215,8 +215,16 @@ export class Turn {
     return outcome;
   }
 
+  #afterCommit: (() => void)[] = [];
+
+  /** For what may be said only of what was written: counters, lines of the log. Dropped with a turn whose append is refused. */
+  onceCommitted(say: () => void): void {
+    this.#afterCommit.push(say);
+  }
+
   #committed(): void {
     const { session, deps } = this;
+    for (const say of this.#afterCommit.splice(0)) say();
     this.held.token = session.token;
     const { definition, row } = session.memory;
     // A turn that got this far is not the one that fails.

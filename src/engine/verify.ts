@@ -2,7 +2,7 @@
  * Rebuilds every request of a run from its rows and compares it with what was recorded before the call (P5); checks on
  * the way what a journal promises: no gap, no step recorded twice, every tool message answers just the calls before it.
  */
-import { isUsableMarker, keptFrom } from "../domain/compaction/fold.ts";
+import { isUsableMarker, replacedBy } from "../domain/compaction/fold.ts";
 import { evolve, initialState, type RunState } from "../domain/fold.ts";
 import type { AgentDefinition } from "../domain/definition.ts";
 import type { CapstanEvent, EventOf } from "../domain/event.ts";
@@ -92,9 +92,7 @@ class Checker {
 
   /** Digest of the messages that a marker replaces, neither the pinned task nor an earlier head. */
   #replaced({ payload: { cut } }: EventOf<"context.compacted">): string {
-    const { view, places, marker } = this.#state;
-    const hasHead = marker !== undefined;
-    return viewDigest(view.slice(hasHead || cut.keep_first ? 1 : 0, keptFrom(places, cut.first_kept_seq, hasHead))).digest;
+    return viewDigest(replacedBy(this.#state, cut).messages).digest;
   }
 
   #compareMarker(event: EventOf<"context.compacted">, replaced: string): void {

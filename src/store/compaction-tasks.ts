@@ -1,5 +1,6 @@
 /** The rows between `compaction.requested` and the marker. Lock order: run row before task; a claim locks the task alone. */
 import type pg from "pg";
+import { HEAD_VERSION } from "../domain/compaction/head.ts";
 import { summarizedSchema } from "../domain/compaction/types.ts";
 import { eventSchemas } from "../domain/event.ts";
 import type { JsonObject } from "../domain/json.ts";
@@ -79,6 +80,11 @@ export class PostgresCompactionTasks implements CompactionTasks {
     if (row.error !== null) return { viewEpoch: row.view_epoch, result: { kind: "failed", ...row.error } };
     const parsed = summarizedSchema.safeParse(row.result);
     // A store that drops fields (case C58): told, not applied, and not asked for again and again.
+    if (parsed.success && parsed.data.head.version > HEAD_VERSION) {
+      // Written as ours it would lose what a newer worker put into it.
+      const message = `the summary was made by a newer worker (head version ${parsed.data.head.version}, this one knows ${HEAD_VERSION}); run a newer worker for this run`;
+      return { viewEpoch: row.view_epoch, result: { kind: "failed", reason: "marker_lost", detail: { message } } };
+    }
     if (!parsed.success)
       return {
         viewEpoch: row.view_epoch,

@@ -27,6 +27,7 @@ beforeAll(async () => {
   await writeFile(join(root, "src", "a.ts"), `import { b } from "./b.js";\nimport { gone } from "./gone.ts";\n// TODO: later\nexport const k = "${key}";\n`);
   await writeFile(join(root, "src", "b.ts"), `${Array.from({ length: 30 }, (_, i) => `export const line${i} = ${i};`).join("\n")}\n`);
   await writeFile(join(root, "src", "lib", "copy.ts"), `${Array.from({ length: 30 }, (_, i) => `export const line${i} = ${i};`).join("\n")}\n`);
+  // A finding for the auditor: the text of a file that is audited, not a test of ours.
   await writeFile(join(root, "src", "a.test.ts"), `test.only("x", () => {});\n`);
   await writeFile(join(root, "conflict.txt"), "<<<<<<< ours\na\n>>>>>>> theirs\n");
   await writeFile(join(root, "blob.bin"), Buffer.from([0, 1, 2]));
@@ -82,6 +83,7 @@ test("finds what is wrong in a folder, with file and line, and nothing in what i
     "- src/a.ts:2: import to ./gone.ts, but there is no src/gone.ts",
     "- src/a.ts:3: // TODO: later",
     "- src/a.ts:4: AKIABB… (20 characters)",
+    // What the report says of the file above.
     "- src/a.test.ts:1: test.only",
     "- conflict.txt:1: <<<<<<< ours",
     "- conflict.txt:3: >>>>>>> theirs",

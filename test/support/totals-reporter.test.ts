@@ -3,6 +3,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { expect, it } from "vitest";
 
+/** A suite of its own, run by a second vitest: the skipped test is what the totals must not count as passed. */
 const files = {
   "passes.test.mjs": `
     import { it } from "vitest";

@@ -7,7 +7,7 @@ import { summarize, type SummarizeDeps } from "../../../src/compaction/summarize
 import { summarizerText } from "../../../src/compaction/summarizer-text.ts";
 import type { SummarizerEffect } from "../../../src/compaction/effect.ts";
 import { estimateTokens } from "../../../src/domain/compaction/footprint.ts";
-import { headMessage, keptFrom, turnAtHand } from "../../../src/domain/compaction/fold.ts";
+import { markedView, replacedBy, turnAtHand } from "../../../src/domain/compaction/fold.ts";
 import { composeHead, HEAD_VERSION } from "../../../src/domain/compaction/head.ts";
 import { planCut } from "../../../src/domain/compaction/plan.ts";
 import type { ResolvedPolicy } from "../../../src/domain/compaction/policy.ts";
@@ -83,9 +83,7 @@ export async function compactOnce(run: MemoryRun, by: Summarizing, obligations: 
   });
   if (plan.kind === "skip") return { kind: "not_applied", reason: plan.reason };
   const { cut } = plan;
-  const kept = keptFrom(state.places, cut.first_kept_seq, hasHead);
-  const from = hasHead || cut.keep_first ? 1 : 0;
-  const span = state.view.slice(from, kept);
+  const { from, to: kept, messages: span } = replacedBy(state, cut);
   const tail = state.view.slice(kept);
   const replacedTokens = estimateTokens([...(hasHead ? state.view.slice(0, 1) : []), ...span]);
   const outcome = await summarize(
@@ -127,7 +125,7 @@ export async function compactOnce(run: MemoryRun, by: Summarizing, obligations: 
     tainted: true,
   });
   // As the engine has it: what would not make the view smaller is not put in.
-  if (viewDigest([headMessage(state, head, cut.keep_first), ...tail]).bytes >= viewDigest(before).bytes) return { kind: "not_applied", reason: "not_smaller" };
+  if (viewDigest(markedView(state, head, cut)).bytes >= viewDigest(before).bytes) return { kind: "not_applied", reason: "not_smaller" };
   const { compaction } = state;
   const beforeTokens = estimateTokens(before);
   run.append("context.compacted", {

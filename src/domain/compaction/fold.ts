@@ -8,7 +8,7 @@ import type { RunState } from "../fold.ts";
 import type { JsonObject } from "../json.ts";
 import { inputParts } from "../transcript/derive.ts";
 import type { Message } from "../transcript/message.ts";
-import { excerptMessage } from "./excerpt.ts";
+import { applyExcerpts } from "./excerpt.ts";
 import { renderHead } from "./head.ts";
 import { REMEMBERED_COMPACTIONS, type CompactionReason, type CompactionTrigger, type Cut, type Excerpt, type Fact, type Head, type Place } from "./types.ts";
 
@@ -82,7 +82,8 @@ export function foldCompaction(state: RunState, event: Folded): void {
       if (!compaction.reported.includes(event.payload.reason)) compaction.reported.push(event.payload.reason);
       return;
     case "context.pruned":
-      shorten(state, event.payload.excerpts);
+      state.view = shortenedView(state, freshExcerpts(state, event.payload.excerpts));
+      for (const excerpt of event.payload.excerpts) compaction.excerpts.set(excerpt.seq, excerpt);
       state.epoch++;
       if (state.phase.kind === "failed") refused(state, state.phase.attempt);
       count(state, event.payload.after);
@@ -109,11 +110,10 @@ function applyMarker(state: RunState, event: EventOf<"context.compacted">): void
   if (compaction.task?.id === task_id) compaction.task = undefined;
   if (!isUsableMarker(event)) return;
   const kept = keptFrom(state.places, cut.first_kept_seq, state.marker !== undefined);
-  const message = headMessage(state, head, cut.keep_first);
-  state.view = [message, ...state.view.slice(kept)];
+  state.view = markedView(state, head, cut);
   state.places = [{ first: event.seq, last: event.seq }, ...state.places.slice(kept)];
   for (const seq of compaction.excerpts.keys()) if (seq < cut.first_kept_seq) compaction.excerpts.delete(seq);
-  shorten(state, cut.excerpts ?? []);
+  for (const excerpt of cut.excerpts ?? []) compaction.excerpts.set(excerpt.seq, excerpt);
   compaction.head = head;
   compaction.pins = [...carry.pins];
   compaction.wanted = false;
@@ -139,9 +139,25 @@ function refused(state: RunState, attempt: number): void {
   state.compaction.overflowTurn = state.turn;
 }
 
-/** The head as the model sees it: also used to measure a view before it is applied. */
-export function headMessage(state: Pick<RunState, "input">, head: Head, keepFirst: boolean): Message {
-  return renderHead(head, keepFirst ? inputParts(state.input) : undefined);
+type Viewed = Pick<RunState, "view" | "places" | "marker" | "input" | "compaction">;
+
+/** The view that a marker makes: by this rule alone it is measured before, applied live, and rebuilt. */
+export function markedView(state: Viewed, head: Head, cut: Cut): Message[] {
+  const kept = keptFrom(state.places, cut.first_kept_seq, state.marker !== undefined);
+  const tail = { view: state.view.slice(kept), places: state.places.slice(kept) };
+  const shortened = shortenedView(tail, freshExcerpts(state, cut.excerpts ?? []));
+  return [renderHead(head, cut.keep_first ? inputParts(state.input) : undefined), ...shortened];
+}
+
+/** What a cut takes out of the view: neither the pinned task nor an earlier head, which a marker replaces by its own. */
+export function replacedBy(
+  { view, places, marker }: Pick<Viewed, "view" | "places" | "marker">,
+  cut: Cut,
+): { readonly from: number; readonly to: number; readonly messages: Message[] } {
+  const hasHead = marker !== undefined;
+  const from = hasHead || cut.keep_first ? 1 : 0;
+  const to = keptFrom(places, cut.first_kept_seq, hasHead);
+  return { from, to, messages: view.slice(from, to) };
 }
 
 /** Index of the first message of the tail. An earlier head stands in no tail, whatever its seq. */
@@ -151,15 +167,13 @@ export function keptFrom(places: readonly Place[], firstKeptSeq: number, hasHead
 }
 
 /** Each content is shortened once, from its row's own text: a second time would shorten the excerpt. */
-function shorten(state: RunState, excerpts: readonly Excerpt[]): void {
-  const fresh = excerpts.filter(({ seq }) => !state.compaction.excerpts.has(seq));
-  if (fresh.length === 0) return;
-  for (const excerpt of fresh) state.compaction.excerpts.set(excerpt.seq, excerpt);
-  const bySeq = new Map(fresh.map((excerpt) => [excerpt.seq, excerpt]));
-  for (const [i, place] of state.places.entries()) {
-    const seqs = place.parts ?? [place.first];
-    if (seqs.some((seq) => bySeq.has(seq))) state.view[i] = excerptMessage(state.view[i] as Message, seqs, bySeq);
-  }
+function freshExcerpts({ compaction }: Pick<RunState, "compaction">, excerpts: readonly Excerpt[]): Excerpt[] {
+  return excerpts.filter(({ seq }) => !compaction.excerpts.has(seq));
+}
+
+function shortenedView({ view, places }: Pick<RunState, "view" | "places">, excerpts: readonly Excerpt[]): Message[] {
+  const changed = applyExcerpts(view, places, excerpts);
+  return view.map((message, i) => changed.get(i) ?? message);
 }
 
 function count(state: RunState, after: { readonly tokens: number; readonly scale: RunState["contextScale"] }): void {

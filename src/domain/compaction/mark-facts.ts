@@ -12,6 +12,9 @@ const MAX_SEEN = 100_000;
 /** Of one result or message, as long as nothing uses them: a long table must not push out what all others gave. */
 const MAX_GIVEN_OF_EVENT = 16;
 
+/** Of one call: thousands of ids in one argument are a table, and the head has room for some hundred facts. */
+const MAX_USED_OF_CALL = 1_000;
+
 type PreviousFacts = Pick<Head, "facts" | "facts_in_tail" | "given" | "summary" | "request">;
 
 export interface SpanInput {
@@ -33,7 +36,7 @@ interface MarkedFacts {
 export function markFacts({ messages, places, tail, previous }: SpanInput): MarkedFacts {
   const start = places[0]?.first ?? 1;
   const facts: Fact[] = [];
-  // Not push(...more): a call may name more than a hundred thousand ids, and arguments stand on the stack.
+  // Not push(...more): a long text may hold more than a hundred thousand sentences, and arguments stand on the stack.
   const add = (more: readonly Fact[]): void => {
     for (const fact of more) facts.push(fact);
   };
@@ -118,15 +121,26 @@ function usesOf(tail: readonly Message[], seen: ReadonlyMap<string, number>): Fa
   return uses;
 }
 
-/** Words of a call's arguments that were seen before it, each with the argument that it was. */
+/** Words of a call's arguments that were seen before it, each once and with the argument that it was. */
 function usedIn(value: JsonValue, name: string, seen: ReadonlyMap<string, number>): Fact[] {
-  if (Array.isArray(value)) return (value as readonly JsonValue[]).flatMap((item) => usedIn(item, name, seen));
-  if (value !== null && typeof value === "object") return Object.entries(value).flatMap(([key, member]) => usedIn(member, key, seen));
-  const words = tellingWords(typeof value === "string" ? value : canonicalJson(value));
-  return [...words].flatMap((word): Fact[] => {
-    const seq = seen.get(word);
-    return seq === undefined ? [] : [{ kind: kindOf(word), text: word, seq, about: name.slice(0, MAX_WORD_CHARS).toWellFormed() }];
-  });
+  const used = new Map<string, Fact>();
+  const look = (member: JsonValue, about: string): void => {
+    if (used.size >= MAX_USED_OF_CALL) return;
+    if (Array.isArray(member)) {
+      for (const item of member as readonly JsonValue[]) look(item, about);
+    } else if (member !== null && typeof member === "object") {
+      for (const [key, inner] of Object.entries(member)) look(inner, key);
+    } else {
+      for (const word of tellingWords(typeof member === "string" ? member : canonicalJson(member))) {
+        const seq = seen.get(word);
+        if (seq === undefined || used.has(word)) continue;
+        if (used.size >= MAX_USED_OF_CALL) return;
+        used.set(word, { kind: kindOf(word), text: word, seq, about: about.slice(0, MAX_WORD_CHARS).toWellFormed() });
+      }
+    }
+  };
+  look(value, name);
+  return [...used.values()];
 }
 
 function decisionsIn(text: string, seq: number): Fact[] {

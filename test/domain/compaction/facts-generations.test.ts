@@ -32,6 +32,18 @@ describe("a value that is given before a compaction", () => {
     expect(heads.map(textsOf)).toEqual([[], ["QX12345Z"], [], ["QX12345Z"]]);
   });
 
+  it("is looked for among 150,000 ids of one call without filling the stack or the head", () => {
+    const ids = Array.from({ length: 150_000 }, (_, i) => `id-${i}`);
+    const given = call("read", {}, ids.join(" "));
+    const [within] = composeAll([{ span: [...given, ...call("read", { ids })] }]);
+    const [behind] = composeAll([{ span: given, tail: call("read", { ids }) }]);
+    for (const head of [within, behind]) {
+      expect(head?.facts.length).toBeGreaterThan(10);
+      expect(head?.facts[0]).toMatchObject({ kind: "identifier", about: "ids" });
+      expect(JSON.stringify(head).length).toBeLessThan(64_000);
+    }
+  });
+
   it("is no fact as long as nobody uses it, and is remembered within a cap, the newest first", () => {
     const many = Array.from({ length: 40 }, (_, i) => call("read", { page: "p" }, `the code of this page is id-${1_000 + i}`)).flat();
     const [head] = composeAll([{ span: many, caps: { factsBytes: 400 } }]);

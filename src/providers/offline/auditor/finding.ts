@@ -18,6 +18,7 @@ export const RULES: readonly { readonly rule: FindingRule; readonly title: strin
   { rule: "broken_reference", title: "Relative reference to a file that is not there", looked: "Markdown links and JavaScript or TypeScript imports in the lines that were read" },
   { rule: "focused_test", title: "Only this test runs", looked: "`.only(` in the lines that were read" },
   { rule: "debugger", title: "Debugger statement", looked: "in the lines that were read" },
+  // The words are searched for in the audited folder; nothing of ours is left to do here.
   { rule: "todo", title: "Left to do", looked: "searched for TODO, FIXME, XXX and HACK" },
   { rule: "duplicate", title: "Same content as another file", looked: "digests of all measured files" },
   { rule: "large_file", title: "Large file", looked: "over 1 MiB" },

@@ -9,6 +9,7 @@ const LONG_LINE_BYTES = 300;
 /** What is searched for in all text files, and how a hit is judged. */
 export const searches: readonly { readonly anyOf: readonly string[]; readonly wholeWord: boolean; judge(hit: Hit): Omit<Finding, "turn"> | undefined }[] = [
   {
+    // What others have left over in the folder that is audited.
     anyOf: ["TODO", "FIXME", "XXX", "HACK"],
     wholeWord: true,
     judge: ({ path, line, text }) => ({ rule: "todo", path, line, text }),
