@@ -1,6 +1,6 @@
 /** One line per event, for people who follow a run. Pure. */
 import type { RunEvent } from "../client/handle.ts";
-import type { CapstanEvent } from "../domain/event.ts";
+import type { CapstanEvent, EventPayload } from "../domain/event.ts";
 import { canonicalJson, type JsonValue } from "../domain/json.ts";
 import { answerText, toolOutputText } from "../domain/transcript/message.ts";
 import { inputParts } from "../domain/transcript/derive.ts";
@@ -61,6 +61,16 @@ function describe(event: CapstanEvent): EventText {
       return bad(`✗ ${event.payload.name} ${duration(event.payload.duration_ms)}: ${event.payload.error.code}: ${brief(event.payload.error.message, CHARS)}`);
     case "tool.interrupted":
       return bad(`✗ ${event.payload.name}: outcome unknown (${event.payload.reason}); not repeated`);
+    case "call.waiting":
+      return { tone: "notice", text: waitText(event.payload) };
+    case "approval.decided": {
+      const { decision, expired, reason, input } = event.payload;
+      const by = expired === true ? "nobody decided in time" : (event.actor ?? "decided");
+      const said = reason === undefined ? "" : `: ${brief(reason, CHARS)}`;
+      return { tone: decision === "approve" ? "good" : "bad", text: `${decision === "approve" ? "approved" : "denied"} (${by})${input === undefined ? "" : ", arguments edited"}${said}` };
+    }
+    case "turn.stopped":
+      return { tone: "notice", text: `the turn was stopped${event.payload.reason === undefined ? "" : `: ${brief(event.payload.reason, CHARS)}`}` };
     case "input.applied":
       return { tone: "notice", text: `input${event.payload.steering === true ? " (steering)" : ""}: ${partsText(event.payload.content as JsonValue)}` };
     case "compaction.requested": {
@@ -100,6 +110,23 @@ function describe(event: CapstanEvent): EventText {
       return bad(`cancelled${event.payload.reason === undefined ? "" : `: ${brief(event.payload.reason, CHARS)}`}`);
     default:
       return event satisfies never;
+  }
+}
+
+function waitText({ name, wait, wait_id: id }: EventPayload<"call.waiting">): string {
+  switch (wait.kind) {
+    case "approval":
+      return `${name} waits for approval (${id}): ${brief(canonicalJson(wait.input), CHARS)}`;
+    case "question":
+      return `asks (${id}): ${brief(wait.question, CHARS)}`;
+    case "signal":
+      return `${name} waits for the signal ${wait.signal}${wait.expires_at === undefined ? "" : ` until ${wait.expires_at}`}`;
+    case "timer":
+      return `${name} waits until ${wait.wake_at}`;
+    case "children":
+      return `${name} waits for ${wait.children.length} ${wait.children.length === 1 ? "child" : "children"}: ${wait.children.map(({ agent, run_id: run }) => `${agent} ${run}`).join(", ")}`;
+    case "completion":
+      return `${name} is completed from outside (${id})`;
   }
 }
 

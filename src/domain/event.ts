@@ -19,6 +19,28 @@ const recordedError = z.object({
   cause: z.array(z.string()).optional(),
 });
 
+/** What an open call waits for. Times are ISO 8601. */
+export const callWaitSchema = z.discriminatedUnion("kind", [
+  /** A person's leave, before anything is executed. */
+  z.object({ kind: z.literal("approval"), input: jsonValue, expires_at: z.string().optional(), on_expiry: z.enum(["approve", "deny"]).optional() }),
+  /** A person's answer. */
+  z.object({
+    kind: z.literal("question"),
+    question: z.string(),
+    options: z.array(z.string()).optional(),
+    schema: jsonObject.optional(),
+    expires_at: z.string().optional(),
+    default: jsonValue.optional(),
+  }),
+  z.object({ kind: z.literal("signal"), signal: z.string(), schema: jsonObject.optional(), expires_at: z.string().optional() }),
+  z.object({ kind: z.literal("timer"), wake_at: z.string() }),
+  /** Runs that this call started. */
+  z.object({ kind: z.literal("children"), children: z.array(z.object({ run_id: z.string(), agent: z.string() })) }),
+  /** The tool has handed back "later": whoever has the wait's id completes it. */
+  z.object({ kind: z.literal("completion"), schema: jsonObject.optional(), expires_at: z.string().optional() }),
+]);
+export type CallWait = z.infer<typeof callWaitSchema>;
+
 /** Why a run waits. A waiting run is called by its reason in texts and URLs (`awaiting_input`). */
 export const waitReasons = ["input", "approval", "children", "signal", "timer", "compaction", "quota", "retry", "crash_loop", "agent_missing", "context_exhausted"] as const;
 export type WaitReason = (typeof waitReasons)[number];
@@ -26,11 +48,25 @@ export type WaitReason = (typeof waitReasons)[number];
 export const eventSchemas = {
   /** Written by enqueue, in the caller's transaction. `definition_sha` is null when no definition of that name was known. */
   "run.created": z.object({
-    origin: z.enum(["api", "spawn", "fork", "import", "schedule", "workflow"]),
+    origin: z.enum(["api", "spawn", "fork", "continue", "retry", "import", "schedule", "workflow"]),
     agent: z.string(),
     definition_sha: z.string().nullable(),
     input: jsonValue,
     interactive: z.boolean().optional(),
+    /**
+     * The run whose events up to `seq` this run's view begins with: a fork, a retry, the next run of a conversation.
+     * They are read through this reference. `position` is that event's place in the whole line (domain/position.ts).
+     */
+    base: z.object({ run_id: z.string(), seq: z.int().positive(), position: z.int().positive() }).optional(),
+    conversation_id: z.string().optional(),
+    /** The call that spawned it. */
+    parent: z.object({ run_id: z.string(), call_id: z.string(), index: z.int().nonnegative() }).optional(),
+    /** The schedule that started it, and for which tick. */
+    schedule: z.object({ name: z.string(), tick: z.string() }).optional(),
+    /** Compaction as somebody set it for this run: per-run override over parent over definition; defaults are not in it. */
+    compaction: jsonObject.optional(),
+    /** What the parent handed down: nothing outside it may be used, whatever the definition says. */
+    grants: z.array(z.string()).optional(),
   }),
   /** The run was enqueued by name before any definition was known; the first worker pinned the promoted one. */
   "run.pinned": z.object({ definition_sha: z.string() }),
@@ -115,6 +151,27 @@ export const eventSchemas = {
     name: z.string(),
     reason: z.enum(["worker_lost", "timed_out", "aborted"]),
   }),
+  /** A call that is answered from outside: nothing of it is executed before, or the tool has handed it over. The trigger of the same commit makes its row in `waits`. */
+  "call.waiting": z.object({
+    call_id: z.string(),
+    index: z.int().nonnegative(),
+    name: z.string(),
+    wait_id: z.string(),
+    wait: callWaitSchema,
+  }),
+  /** A person's word on a call that waits for approval; `expired` is the default that was set for nobody's. */
+  "approval.decided": z.object({
+    call_id: z.string(),
+    index: z.int().nonnegative(),
+    wait_id: z.string(),
+    decision: z.enum(["approve", "deny"]),
+    expired: z.literal(true).optional(),
+    /** The arguments as edited; absent: as the model wrote them. */
+    input: jsonValue.optional(),
+    reason: z.string().optional(),
+  }),
+  /** The turn at hand was stopped from outside and the run kept: an unanswered request is dropped, open calls were answered before it. */
+  "turn.stopped": z.object({ reason: z.string().optional() }),
   /** Input from outside, taken from the inbox at a boundary; the row's inbox id says which. */
   "input.applied": z.object({ content: z.array(userPart), steering: z.boolean().optional() }),
   /**
@@ -190,6 +247,9 @@ export const eventVersions: { readonly [T in EventType]: number } = {
   "tool.completed": 1,
   "tool.failed": 1,
   "tool.interrupted": 1,
+  "call.waiting": 1,
+  "approval.decided": 1,
+  "turn.stopped": 1,
   "input.applied": 1,
   "compaction.requested": 1,
   "compaction.prepared": 1,

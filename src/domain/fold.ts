@@ -6,7 +6,7 @@
  */
 import { foldCompaction, noCompactions, type CompactionState } from "./compaction/fold.ts";
 import type { Place } from "./compaction/types.ts";
-import type { CapstanEvent, EventPayload, WaitReason } from "./event.ts";
+import type { CallWait, CapstanEvent, EventPayload, WaitReason } from "./event.ts";
 import type { JsonValue } from "./json.ts";
 import { assertTransition, type RunStatus } from "./run.ts";
 import { inputMessage, resultMessage } from "./transcript/derive.ts";
@@ -19,6 +19,10 @@ export interface OpenCall {
   readonly call: ToolCallPart;
   /** Its execution may have begun: recorded before the first side effect. */
   announced: boolean;
+  /** It is answered from outside; until then nothing of it is executed. */
+  waiting?: { readonly id: string; readonly wait: CallWait };
+  /** Somebody gave leave, perhaps with other arguments. */
+  approved?: { readonly input?: JsonValue; readonly expired?: true };
   result?: ToolResultPart;
   /** seq of the event that holds the result. */
   resultSeq?: number;
@@ -180,6 +184,24 @@ function apply(state: RunState, event: CapstanEvent): void {
     case "tool.started":
       move(state, "running");
       openCall(state, event.payload.index).announced = true;
+      return;
+    case "call.waiting":
+      move(state, "running");
+      openCall(state, event.payload.index).waiting = { id: event.payload.wait_id, wait: event.payload.wait };
+      return;
+    case "approval.decided": {
+      move(state, "running");
+      const { index, decision, input, expired } = event.payload;
+      const call = openCall(state, index);
+      delete call.waiting;
+      // A call that was denied is answered by the event behind this one.
+      if (decision === "approve") call.approved = { ...(input === undefined ? {} : { input }), ...(expired === undefined ? {} : { expired }) };
+      return;
+    }
+    case "turn.stopped":
+      move(state, "running");
+      state.phase = { kind: "boundary" };
+      state.modelFailures = 0;
       return;
     case "tool.completed":
     case "tool.failed":

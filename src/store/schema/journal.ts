@@ -31,6 +31,8 @@ export const runs = capstan.table(
     continuedFromSeq: integer("continued_from_seq"),
     forkedFromRun: uuid("forked_from_run"),
     forkedFromSeq: integer("forked_from_seq"),
+    /** Events of the runs before it that its view begins with: position = seq + seq_offset. */
+    seqOffset: integer("seq_offset").notNull().default(0),
     interactive: boolean("interactive").notNull().default(false),
     pool: text("pool").notNull().default("turn"),
     priority: smallint("priority").notNull().default(0),
@@ -84,6 +86,15 @@ export const runs = capstan.table(
     uniqueIndex("runs_child")
       .on(t.parentRunId, t.parentCall, t.childIndex)
       .where(sql`parent_run_id is not null`),
+    index("runs_conversation")
+      .on(t.conversationId, t.id)
+      .where(sql`conversation_id is not null`),
+    index("runs_forks")
+      .on(t.forkedFromRun)
+      .where(sql`forked_from_run is not null`),
+    index("runs_continuations")
+      .on(t.continuedFromRun)
+      .where(sql`continued_from_run is not null`),
     index("runs_active")
       .on(t.state, t.pool)
       .where(sql`state in ('queued', 'running')`),

@@ -1,0 +1,2 @@
+-- Filled by later parts of this change.
+select 1
