@@ -12,6 +12,15 @@ const withoutPostgres = [
   "test/support/totals-reporter.test.ts",
 ];
 
+/**
+ * Worker processes that are killed, suspended, cut off and raced, case by case: minutes of waiting for leases to run out.
+ * `npm run test:faults`, and `.ci/run` with every cell of the matrices. `npm test` kills at each failpoint once.
+ */
+const slowFaults = ["test/chaos/!(crash-matrix|compaction-matrix|cancel).test.ts"];
+
+/** What meets the server itself: the same tests on a Postgres of another version, build and way of connecting. */
+const onContainers = ["test/{store,queue,engine,client,capabilities,testing,providers,telemetry}/**/*.test.ts", "test/cli/migrate-doctor.test.ts", "test/chaos/cancel.test.ts"];
+
 export default defineConfig({
   test: {
     pool: "forks",
@@ -27,10 +36,12 @@ export default defineConfig({
         test: {
           name: "postgres",
           include: ["test/**/*.test.ts"],
-          exclude: withoutPostgres,
+          exclude: [...withoutPostgres, ...slowFaults],
           globalSetup: ["./test/support/global-setup.ts"],
         },
       },
+      { extends: true, test: { name: "faults", include: slowFaults, globalSetup: ["./test/support/global-setup.ts"] } },
+      { extends: true, test: { name: "container", include: onContainers, exclude: withoutPostgres, globalSetup: ["./test/support/global-setup.ts"] } },
     ],
   },
 });

@@ -1,23 +1,54 @@
 /** The package's public face: names one by one. `capstan/client` is for services that only enqueue, `capstan/testing` for tests. */
-export { agent, type Agent, type AgentLimitsSpec, type AgentSpec, type AnyAgent, type CallSettingsSpec, type ClaimCheckSpec } from "./agents/agent.ts";
+export { agent, type Agent, type AgentLimitsSpec, type AgentSpec, type AnyAgent, type CallSettingsSpec, type ClaimCheckSpec, type SpawnSpec } from "./agents/agent.ts";
 export { auditorAgent } from "./agents/auditor.ts";
 export { ConfigError } from "./agents/config-error.ts";
-export { CONTEXT_TOOL_GUIDANCE, contextTool, readBlobTool } from "./agents/engine-tools.ts";
-export { tool, type Tool, type ToolSpec } from "./agents/tool.ts";
+export { ask, later, sleep, waitFor, type DeferOptions } from "./agents/deferred.ts";
+export { askHumanTool, CONTEXT_TOOL_GUIDANCE, contextTool, readBlobTool, waitTool } from "./agents/engine-tools.ts";
+export { tool, type ApprovalSpec, type Tool, type ToolSpec } from "./agents/tool.ts";
+export { AgentUnknownError, DefinitionAmbiguousError, DefinitionInvalidError, DefinitionUnknownError } from "./client/agent-errors.ts";
+export type { Agents, DefinitionCheck, ForkedDefinition, HistoryEntry } from "./client/agents.ts";
 export type { EnqueueOptions } from "./client/enqueue.ts";
 export {
   ArgumentError,
+  ConversationBusyError,
+  ConversationUnknownError,
   DatabaseUnavailableError,
+  ForkPointError,
   IdempotencyConflictError,
   InboxFullError,
   InputInvalidError,
+  NotInteractiveError,
+  NotMidTurnError,
   ResultTimeoutError,
   RunEndedError,
   RunFailedError,
+  RunNotFailedError,
+  ScheduleExistsError,
+  ScheduleInvalidError,
+  ScheduleUnknownError,
   TooLargeError,
   UnknownRunError,
+  WaitDecidedError,
+  WaitExpiredError,
+  WaitUnknownError,
 } from "./client/errors.ts";
+export type { FollowItem } from "./client/follow.ts";
+export type { PauseView } from "./client/pauses.ts";
+export type { WaitFilter, WaitView } from "./client/waits.ts";
 export type { RunEvent, RunHandle, RunStatusView } from "./client/handle.ts";
+export type { BulkCount, BulkFilter, BulkOptions, BulkPreview, BulkRefusal, BulkResult, FailureCount, FailureFilter, RunsClient } from "./client/bulk.ts";
+export type {
+  Conversation,
+  ConversationBudget,
+  ConversationsClient,
+  ConversationTranscript,
+  ConversationView,
+  CreateConversationOptions,
+  ListConversationsOptions,
+  SendOptions,
+} from "./client/conversations.ts";
+export type { ForkOptions, RetryOptions, RunStateView } from "./client/lineage.ts";
+export type { CreateScheduleOptions, ScheduleClient, ScheduleDetail, ScheduleRef, ScheduleView } from "./client/schedules.ts";
 export type { FileInput } from "./client/offload.ts";
 export {
   createSummarizerEffect,
@@ -37,10 +68,16 @@ export {
   type SummarizerProvider,
   type SummarizerTextOptions,
 } from "./compaction/index.ts";
+export type { DefinitionChange } from "./domain/definition-diff.ts";
+export type { ModelDelta, RunDelta } from "./domain/delta.ts";
 export { CapstanError } from "./domain/error.ts";
 export { DEFAULT_STATE_GROWTH_WARN_BYTES } from "./domain/growth.ts";
+export type { DefinitionOverlay } from "./domain/overlay.ts";
 export type { ToolContext } from "./engine/code.ts";
 export type { Model, ModelCatalogue } from "./engine/model-port.ts";
 export { createCapstan, type Capstan, type CapstanOptions } from "./main.ts";
 export { createModelCatalogue, type ModelCatalogueOptions } from "./providers/catalogue.ts";
+export { ExportBusyError } from "./transfer/export.ts";
+export { ImportRefusedError } from "./transfer/format.ts";
+export type { ImportOptions, ImportReport } from "./transfer/import.ts";
 export { createLog } from "./telemetry/log.ts";

@@ -2,10 +2,17 @@
 import type pg from "pg";
 import type { Agent, AnyAgent } from "./agents/agent.ts";
 import { ConfigError } from "./agents/config-error.ts";
+import { createAgents, type Agents } from "./client/agents.ts";
+import { DeltaListener } from "./client/delta-listener.ts";
+import { RunsClient } from "./client/bulk.ts";
+import { Conversation, ConversationsClient } from "./client/conversations.ts";
 import { EnqueueGroups } from "./client/enqueue-group.ts";
 import { DefinitionPins, enqueueRun, type EnqueueOptions } from "./client/enqueue.ts";
 import { RunHandle } from "./client/handle.ts";
 import { ResultPoller } from "./client/result-poller.ts";
+import { PauseClient } from "./client/pauses.ts";
+import { ScheduleClient } from "./client/schedules.ts";
+import { WaitClient } from "./client/waits.ts";
 import type { Guard } from "./capabilities/guard.ts";
 import type { SummarizerEffect } from "./compaction/effect.ts";
 import { readConfig, type Config, type WorkerSettings } from "./config.ts";
@@ -24,6 +31,8 @@ import { startWorker, type RunningWorker } from "./worker.ts";
 import { createModelCatalogue, type ModelCatalogueOptions } from "./providers/catalogue.ts";
 import { noTracing } from "./telemetry/no-tracing.ts";
 import { problemLog } from "./telemetry/log.ts";
+import { exportRun } from "./transfer/export.ts";
+import { importRun, type ImportOptions, type ImportReport } from "./transfer/import.ts";
 import { warnOfModels, warnOfPolicies, warnOfUnpromoted } from "./telemetry/start-warnings.ts";
 
 export interface CapstanOptions {
@@ -60,6 +69,20 @@ export interface Capstan {
   enqueue<Input, Output>(agent: Agent<Input, Output>, input: Input, options?: EnqueueOptions): Promise<RunHandle<Output>>;
   enqueue(agent: string, input: unknown, options?: EnqueueOptions): Promise<RunHandle>;
   run<Output = unknown>(id: string): RunHandle<Output>;
+  /** Many runs at once: retry, cancel, count failures. */
+  readonly runs: RunsClient;
+  /** Threads of several runs. */
+  readonly conversations: ConversationsClient;
+  /** A conversation from its id alone; asks nothing of the database. */
+  conversation(id: string): Conversation;
+  /** Definitions in the database: fork, promote, compare, retire. */
+  readonly agents: Agents;
+  /** Runs by the clock: every worker starts what is due, each tick once. */
+  readonly schedules: ScheduleClient;
+  /** Calls that wait for a person or something else outside. */
+  readonly waits: WaitClient;
+  /** A tenant, or everything, stands still. */
+  readonly pauses: PauseClient;
   /**
    * A worker of pool `turn`, or of another. Beside it in this process a small one of pool `summarize`, if an agent here has
    * a compaction policy or the `context` tool; `summarize` says otherwise. Pool `summarize` starts that one alone.
@@ -67,6 +90,13 @@ export interface Capstan {
    * not the promoted ones.
    */
   startWorker(options?: { readonly pool?: string; readonly summarize?: boolean; readonly promote?: boolean }): Promise<RunningWorker>;
+  /**
+   * A run as lines of text for another database, as it rests at a boundary; see docs/moving.md. Throws ExportBusyError
+   * (RUN_BUSY) in the middle of a turn.
+   */
+  exportRun(runId: string): AsyncGenerator<string>;
+  /** The other side: the run goes on here, under its own id. Throws ImportRefusedError; then nothing was written. */
+  importRun(lines: AsyncIterable<string>, options?: ImportOptions): Promise<ImportReport>;
   /** Stops workers that were started here and closes connections. May be called twice. */
   close(): Promise<void>;
   readonly db: pg.Pool;
@@ -83,6 +113,7 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
   const db = createPool({ connectionString, max: config.worker.poolMax, applicationName: "capstan client", log });
   const definitions = new PostgresDefinitionStore(db, named);
   const poller = new ResultPoller(db, named);
+  const listener = new DeltaListener({ connection: { connectionString: directConnectionString }, db, named });
   const blobs = new PostgresBlobStore(db, named, { log, signal: new AbortController().signal });
   const agents = new Map<string, AnyAgent>();
   for (const agent of options.agents ?? []) {
@@ -113,10 +144,19 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
     register,
     async enqueue(agent: AnyAgent | string, input: unknown, enqueueOptions: EnqueueOptions = {}) {
       const id = await enqueueRun(db, named, agent, input, enqueueOptions, pins, groups);
-      return new RunHandle<never>(id, { db, named, poller });
+      return new RunHandle<never>(id, { db, named, poller, listener });
     },
-    run: (id) => new RunHandle(id, { db, named, poller }),
-    async startWorker({ pool = "turn", summarize = pool !== SUMMARIZE_POOL && [...agents.values()].some(({ definition }) => compactsItself(definition)), promote = false } = {}) {
+    run: (id) => new RunHandle(id, { db, named, poller, listener }),
+    runs: new RunsClient({ db, named, poller, listener }),
+    conversations: new ConversationsClient({ db, named, poller, listener }),
+    conversation: (id) => new Conversation(id, { db, named, poller, listener }),
+    agents: createAgents(db, named),
+    schedules: new ScheduleClient(db, named),
+    waits: new WaitClient(db, named),
+    exportRun: (runId) => exportRun(db, named, runId),
+    importRun: (lines, importOptions) => importRun(db, named, lines, importOptions),
+    pauses: new PauseClient(db, named),
+    async startWorker({ pool = "turn", summarize = pool !== SUMMARIZE_POOL && ([...agents.values()].some(({ definition }) => compactsItself(definition)) || Object.keys(options.summarizers ?? {}).length > 0), promote = false } = {}) {
       // Said once, however many workers this process has.
       if (!areModelsChecked) warnOfModels({ definitions: [...agents.values()].map(({ definition }) => definition), models, tenants, log: options.observability?.log });
       if (!areModelsChecked)
@@ -165,7 +205,9 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
     },
     close() {
       closed.abort();
-      closing ??= Promise.all(workers.map((worker) => worker.stop())).then(() => db.end());
+      closing ??= Promise.all(workers.map((worker) => worker.stop()))
+        .then(() => listener.close())
+        .then(() => db.end());
       return closing;
     },
   };

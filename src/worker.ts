@@ -17,10 +17,13 @@ import type { ModelCatalogue } from "./engine/model-port.ts";
 import type { CompactionReport, Log, Tracing, WarnSink } from "./engine/ports.ts";
 import { RunCache } from "./engine/run-memory.ts";
 import { advanceRun } from "./engine/turn.ts";
+import { uuidV7 } from "./engine/wait-id.ts";
+import { DeltaSender } from "./queue/delta-sender.ts";
 import { Heartbeat } from "./queue/heartbeat.ts";
 import { HeldWatch } from "./queue/held-watch.ts";
 import type { JobSource } from "./queue/job-source.ts";
 import { Relay } from "./queue/relay.ts";
+import { Schedules } from "./queue/schedules.ts";
 import { HELD_HERE_SQL } from "./queue/sql/sweep.ts";
 import { SupervisedRunner } from "./queue/runner.ts";
 import { Sweep } from "./queue/sweep.ts";
@@ -99,11 +102,12 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   // A database that has no connection free just now, or is restarting, is no reason to give up (pg-boss #365).
   let workerId = await untilConnected({ log, signal: stopped.signal }, "registering the worker", () => workers.register(facts));
 
-  const writer = new JournalWriter({ pool: db, workerId: () => workerId, named, log, signal: stopped.signal });
+  const clockMs = (): number => performance.now();
+  const deltas = new DeltaSender({ log, clockMs, send: (messages) => listener.tellFollowers(messages) });
+  const writer = new JournalWriter({ pool: db, workerId: () => workerId, named, log, signal: stopped.signal, onAppended: (runId) => deltas.appended(runId) });
   const outage = { log, signal: stopped.signal };
   const store = new PostgresJournalStore(db, named, writer, outage);
   const inFlight = new InFlight();
-  const clockMs = (): number => performance.now();
   const ledger = new PostgresUsageLedger(db, named, outage);
   const quota = new PostgresQuotaGate({ pool: db, named, outage, configured: options.quotas ?? [], workerId: () => workerId, clockMs });
   // Before the first call: a worker that does not know the limits yet would keep none.
@@ -116,6 +120,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     ledger,
     compactions: new PostgresCompactionTasks(db, named, outage, () => workerId),
     ring,
+    deltas,
     models: options.models,
     agents,
     tracing: options.tracing,
@@ -130,6 +135,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     secret: options.secret,
     random: Math.random,
     newId: randomUUID,
+    newRunId: () => uuidV7(Date.now()),
     clockMs,
   };
 
@@ -261,8 +267,17 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
       }
     },
   });
+  // Not through `relayDb`: a run that was started must be on the disk.
+  const schedules = poolName === SUMMARIZE_POOL ? undefined : new Schedules({ pool: db, named, log, clockMs });
   const watch = new HeldWatch(inFlight, store, log);
-  const listener = new WishListener({ connectionString: options.directConnectionString, channel: named("capstan_wish"), poolName, log, onWish: () => relay.poke() });
+  const listener = new WishListener({
+    connectionString: options.directConnectionString,
+    named,
+    poolName,
+    log,
+    onWish: () => relay.poke(),
+    onFollow: poolName === SUMMARIZE_POOL ? undefined : (payload) => deltas.announced(payload),
+  });
 
   try {
     await runner.start();
@@ -279,13 +294,14 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   watch.start();
   summaries?.watch.start();
   sweep.start();
+  schedules?.start();
   log.info({ workerId, pool: poolName, slots: settings.slots, agents: facts.agents }, "worker started");
 
   let stopping: Promise<void> | undefined;
   const stop = async ({ graceMs = settings.graceMs }: { readonly graceMs?: number } = {}): Promise<void> => {
     log.info({ workerId, inFlight: inFlight.size }, "worker stopping");
     inFlight.stopStarting();
-    await Promise.all([relay.stop(), listener.stop(), sweep.stop()]);
+    await Promise.all([relay.stop(), sweep.stop(), schedules?.stop()]);
     const abortTimer = setTimeout(() => {
       inFlight.abortAll("shutdown");
       summaries?.abortAll("shutdown");
@@ -298,12 +314,14 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     while (running > 0 && !stopped.signal.aborted) await new Promise((resolve) => setTimeout(resolve, 20));
     clearTimeout(abortTimer);
     clearTimeout(giveUpTimer);
+    // Only now: until here there was live text to be sent.
+    const silenced = deltas.stop().then(() => listener.stop());
     await Promise.all([watch.stop(), summaries?.watch.stop()]);
     stopped.abort();
     await reviving;
     await quota.release().catch((error: unknown) => log.warn({ err: error }, "could not give leased quota back; the sweep will"));
     await workers.end(workerId, "stopped").catch((error: unknown) => log.warn({ err: error }, "could not sign off; the lease will run out"));
-    await heartbeat.stop();
+    await Promise.all([heartbeat.stop(), silenced]);
     await Promise.all([db.end(), queueDb.end(), relayDb.end()]);
     log.info({ workerId }, "worker stopped");
   };

@@ -8,6 +8,7 @@ import type { AgentCode } from "../engine/code.ts";
 import type { WarnSink } from "../engine/ports.ts";
 import { checkAgainst, fromZod } from "../engine/json-schema.ts";
 import { ConfigError } from "./config-error.ts";
+import { agentTool } from "./engine-tools.ts";
 import { camelIssues, dropUnset, isTool, jsonSchemaOf, refuseStrange, snakeKeys, type Tool } from "./tool.ts";
 
 export interface AgentLimitsSpec {
@@ -46,6 +47,17 @@ export interface ClaimCheckSpec {
   readonly previewBytes?: number;
 }
 
+export interface SpawnSpec {
+  /** Names; `["*"]` is any agent. */
+  readonly agents: readonly string[];
+  /** How deep children may have children, 1 to 10; default 3. */
+  readonly maxDepth?: number;
+  /** Children of one call, 1 to 256; default 32. */
+  readonly maxChildren?: number;
+  /** Children of one call that run at the same time; default 4. */
+  readonly concurrency?: number;
+}
+
 export interface AgentSpec<Input extends z.ZodType = z.ZodType, Output extends z.ZodType = z.ZodType> {
   readonly name: string;
   /** `provider:model`, e.g. `anthropic:claude-…`, `openai:gpt-…`, `ollama:…`, `offline:auditor`. */
@@ -66,6 +78,10 @@ export interface AgentSpec<Input extends z.ZodType = z.ZodType, Output extends z
   /** Field names are the wire's (snake_case), the same in every form of the policy. */
   readonly compaction?: CompactionPolicy;
   readonly claimCheck?: ClaimCheckSpec;
+  /** Calls of these tools wait for a person, whatever the tools themselves say; `["*"]` is all of them. */
+  readonly approvals?: { readonly tools: readonly string[]; readonly expiresMs?: number; readonly onExpiry?: "approve" | "deny" };
+  /** Gives the agent the built-in tool `agent`, by which it starts runs of these agents and waits for their results. */
+  readonly spawn?: SpawnSpec;
   /** Patterns of what the agent may use (`model:anthropic:*`, `tool:*`, `mcp:github/*`, `summarizer:*`). Absent: all that this definition names. */
   readonly grants?: readonly string[];
   readonly onWarn?: WarnSink;
@@ -90,7 +106,9 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
     model,
     fallbacks,
     instructions,
-    tools = [],
+    tools: listed = [],
+    approvals,
+    spawn,
     input,
     output,
     settings,
@@ -106,6 +124,8 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
   const where = `agent ${JSON.stringify(name)}`;
   refuseStrange(where, strange);
   if (onWarn !== undefined && typeof onWarn !== "function") throw new ConfigError(where, [{ path: "onWarn", message: "must be a function" }]);
+  if (!Array.isArray(listed)) throw new ConfigError(where, [{ path: "tools", message: "must be a list of what tool() gives" }]);
+  const tools: readonly Tool[] = spawn === undefined ? listed : [...listed, agentTool(spawn.agents)];
   checkTools(where, tools, output !== undefined);
   const candidate = dropUnset({
     name,
@@ -121,6 +141,8 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
     warn_transcript_bytes: warnTranscriptBytes,
     compaction,
     claim_check: claimCheck && snakeKeys(claimCheck),
+    approvals: approvals && snakeKeys(approvals),
+    spawn: spawn && snakeKeys(spawn),
     grants,
   });
   const parsed = agentDefinition.safeParse(candidate);
@@ -133,6 +155,8 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
     );
   checkModelName(where, "model", model);
   fallbacks?.forEach((fallback, i) => checkModelName(where, `fallbacks.${i}`, fallback));
+  const unknown = (approvals?.tools ?? []).filter((named) => named !== "*" && !tools.some((t) => t.definition.name === named));
+  if (unknown.length > 0) throw new ConfigError(where, [{ path: "approvals.tools", message: `names ${unknown.join(", ")}, which the agent does not have` }]);
   const strangers = (claimCheck?.tools ?? []).filter((listed) => !tools.some((t) => t.definition.name === listed));
   if (strangers.length > 0) throw new ConfigError(where, [{ path: "claimCheck.tools", message: `names ${strangers.join(", ")}, which the agent does not have` }]);
   const own = tools.filter((t) => t.engine !== undefined && (claimCheck?.tools ?? []).includes(t.definition.name));
@@ -151,7 +175,7 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
 
 function checkTools(where: string, tools: readonly Tool[], hasOutput: boolean): void {
   const refuse = (message: string): ConfigError => new ConfigError(where, [{ path: "tools", message }]);
-  if (!Array.isArray(tools) || !tools.every(isTool)) throw refuse("must be a list of what tool() gives");
+  if (!tools.every(isTool)) throw refuse("must be a list of what tool() gives");
   const names = new Set<string>();
   for (const { definition } of tools) {
     if (names.has(definition.name)) throw refuse(`has two tools named ${definition.name}`);

@@ -1,5 +1,5 @@
 /** Tools that the engine itself carries out. An agent has them only if its definition lists them. */
-import { contextInput, readBlobInput } from "../engine/engine-tool-inputs.ts";
+import { agentInput, askHumanInput, contextInput, readBlobInput, waitInput } from "../engine/engine-tool-inputs.ts";
 import { CapstanError } from "../domain/error.ts";
 import type { ToolCode } from "../engine/code.ts";
 import { tool, type Tool } from "./tool.ts";
@@ -27,6 +27,51 @@ export function readBlobTool(): Tool {
         "Reads a page of text of a result or file that is kept outside your context, by the sha256 that you were shown in its place. Answers with what the page is, the text below it, and where to read on. Read only what you need: pages fill your context.",
       input: readBlobInput,
       effect: "read",
+      execute: notHere,
+    }),
+  );
+}
+
+/** By `agent({ spawn })`. */
+export function agentTool(agents: readonly string[]): Tool {
+  const which = agents.includes("*") ? "any agent that is known" : agents.join(", ");
+  return carriedOut(
+    "agent",
+    tool({
+      name: "agent",
+      description: `Starts runs of other agents and waits for their results. Agents you may start: ${which}. They see nothing of your conversation: put all that they need into the input. The answer is {results: [{index, agent, run_id, ok, output | error}]}, in the order of the children; one that failed does not make the others fail.`,
+      input: agentInput,
+      // Nothing is started before the journal says so, and then exactly once.
+      effect: "idempotent",
+      execute: notHere,
+    }),
+  );
+}
+
+/** The agent asks a person and waits for the answer. */
+export function askHumanTool({ timeoutMs }: { readonly timeoutMs?: number } = {}): Tool {
+  return carriedOut(
+    "ask_human",
+    tool({
+      name: "ask_human",
+      description: "Asks a person, and waits for the answer, which may take long. Ask only what you cannot find out yourself, and all of it at once.",
+      input: askHumanInput,
+      effect: "idempotent",
+      execute: notHere,
+      ...(timeoutMs === undefined ? {} : { timeoutMs }),
+    }),
+  );
+}
+
+/** The agent waits for a time or a signal, holding no worker. */
+export function waitTool(): Tool {
+  return carriedOut(
+    "wait",
+    tool({
+      name: "wait",
+      description: "Waits: for some seconds, until a time, or for a signal from outside, whose content is the answer. Give `seconds`, `until` or `signal`.",
+      input: waitInput,
+      effect: "idempotent",
       execute: notHere,
     }),
   );

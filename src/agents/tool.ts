@@ -21,8 +21,20 @@ export interface ToolSpec<Input extends z.ZodType = z.ZodType> {
   readonly timeoutMs?: number;
   /** For `read` and `idempotent`: tries in all (1 to 20) and the first pause, doubled each time (default 200 ms). */
   readonly retry?: { readonly attempts: number; readonly backoffMs?: number };
+  /**
+   * A person decides before anything is executed: `true`, or for which arguments (one that throws counts as yes).
+   * `expiresMs` after which `onExpiry` (default `deny`) counts; without it the run waits for as long as it takes.
+   */
+  readonly approval?: boolean | ApprovalSpec<z.output<Input>>;
   /** Bytes of a result kept inline, 1,024 to 16 MiB; default 256 KiB. More goes to a blob, the model gets an excerpt. */
   readonly maxResultBytes?: number;
+}
+
+export interface ApprovalSpec<Input = unknown> {
+  readonly when?: (input: Input) => boolean;
+  /** Milliseconds, up to ten years. */
+  readonly expiresMs?: number;
+  readonly onExpiry?: "approve" | "deny";
 }
 
 const CAPSTAN_TOOL = Symbol("capstan.tool");
@@ -32,13 +44,15 @@ export interface Tool extends ToolCode {
 
 /** Throws ConfigError: bad names, ranges, fields that do not exist, `retry` on a `once` tool, an input that has no JSON Schema. */
 export function tool<Input extends z.ZodType>(spec: ToolSpec<Input>): Tool {
-  const { name, description, input, effect = "once", execute, timeoutMs, retry, maxResultBytes, ...strange } = spec;
+  const { name, description, input, effect = "once", execute, timeoutMs, retry, maxResultBytes, approval, ...strange } = spec;
   const where = `tool ${JSON.stringify(name)}`;
   refuseStrange(where, strange);
   if (typeof execute !== "function") throw new ConfigError(where, [{ path: "execute", message: "must be a function" }]);
   if (retry !== undefined && effect === "once") {
     throw new ConfigError(where, [{ path: "retry", message: 'is for effect "read" or "idempotent" only: a tool with side effects is never repeated by us' }]);
   }
+  const { when, ...asks } = approval === true ? {} : approval === false || approval === undefined ? {} : approval;
+  if (when !== undefined && typeof when !== "function") throw new ConfigError(where, [{ path: "approval.when", message: "must be a function of the arguments" }]);
   const definition = checkDefinition(where, {
     name,
     description,
@@ -47,11 +61,13 @@ export function tool<Input extends z.ZodType>(spec: ToolSpec<Input>): Tool {
     ...(timeoutMs === undefined ? {} : { timeout_ms: timeoutMs }),
     ...(retry === undefined ? {} : { retry: snakeKeys(retry) }),
     ...(maxResultBytes === undefined ? {} : { max_result_bytes: maxResultBytes }),
+    ...(approval === undefined || approval === false ? {} : { approval: { when: when === undefined ? "always" : "predicate", ...snakeKeys(asks) } }),
   });
   return {
     [CAPSTAN_TOOL]: true,
     definition,
     check: (value: JsonValue): Checked => fromZod(input.safeParse(value)),
+    ...(when === undefined ? {} : { needsApproval: (value: unknown) => when(value as z.output<Input>) }),
     // Through the spec: `execute` may be a method that uses `this`.
     execute: (value, context) => spec.execute(value as z.output<Input>, context),
   };

@@ -1,10 +1,14 @@
 import type { Command } from "commander";
-import { agentDetail, listAgents, type AgentSummary } from "../store/agent-list.ts";
+import { listAgents, type AgentSummary } from "../store/agent-list.ts";
+import { addAgentsAct } from "./agents-act.ts";
+import { addAgentsFork } from "./agents-fork.ts";
+import { addAgentsHistory } from "./agents-history.ts";
+import { addAgentsShow } from "./agents-show.ts";
 import { action, addCommand, addGroup } from "./command.ts";
 import { withDatabase } from "./database.ts";
-import { CliError, exitCodes } from "./exit.ts";
+import { exitCodes } from "./exit.ts";
 import { age } from "./format.ts";
-import { factLines, tableLines, type Column } from "./table.ts";
+import { tableLines, type Column } from "./table.ts";
 
 const columns: Column<AgentSummary>[] = [
   { title: "AGENT", value: (agent) => `${agent.name}${agent.retired ? " (retired)" : ""}` },
@@ -29,36 +33,8 @@ export function addAgentCommands(program: Command): void {
       }),
     ),
   );
-
-  addCommand(agents, "show", { summary: "show an agent's promoted definition and its history", examples: ["agents show auditor", "agents show auditor --json | jq .definition"] })
-    .argument("<name>")
-    .action(
-      action(async (out, name: string) =>
-        withDatabase(out, async ({ pool, named }) => {
-          const agent = await agentDetail(pool, named, name);
-          if (agent === undefined) throw new CliError("AGENT_UNKNOWN", `no agent ${JSON.stringify(name)}; capstan agents list shows those there are`);
-          if (out.isJson) {
-            await out.value(agent);
-            return exitCodes.ok;
-          }
-          const states = Object.entries(agent.runs_by_state).map(([state, n]) => `${n} ${state}`);
-          const facts = factLines(
-            [
-              ["agent", `${agent.name}${agent.retired ? " (retired)" : ""}`],
-              ["model", agent.model],
-              ["promoted", `${agent.promoted_sha} (${agent.updated_at.toISOString()})`],
-              ["versions", String(agent.versions)],
-              ["workers", String(agent.workers)],
-              ["runs", states.length === 0 ? "none" : states.join(", ")],
-            ],
-            out.colors.dim,
-          );
-          for (const line of facts) await out.line(line);
-          await out.line(`\n${JSON.stringify(agent.definition, null, 2)}`);
-          if (agent.promotions.length > 1)
-            await out.line(`\n${agent.promotions.map(({ sha, at, actor }) => `${at.slice(0, 19)}  ${sha.slice(0, 19)}  ${actor ?? ""}`.trimEnd()).join("\n")}`);
-          return exitCodes.ok;
-        }),
-      ),
-    );
+  addAgentsShow(agents);
+  addAgentsFork(agents);
+  addAgentsAct(agents);
+  addAgentsHistory(agents);
 }

@@ -16,11 +16,16 @@ import {
   unservedSummaries,
   unservedWishes,
 } from "../store/doctor-queries.ts";
+import { PauseClient } from "../client/pauses.ts";
+import { pausedRuns } from "../store/pause-facts.ts";
+import { scheduleFacts } from "../store/schedule-facts.ts";
 import { VERSION } from "../version.ts";
 import { loadAgents, type AgentsModule } from "./agents-module.ts";
 import { action, addCommand } from "./command.ts";
 import { withDatabase, type Database } from "./database.ts";
 import type { Finding, FindingLevel } from "./doctor/finding.ts";
+import { judgePauses } from "./doctor/pauses.ts";
+import { judgeSchedules } from "./doctor/schedules.ts";
 import { judgeBloat, judgeHorizon, judgeJournalGuard, judgeListen, judgeSchema, judgeServer } from "./doctor/server.ts";
 import { judgeGrowth, judgeModels, judgeQueue, judgeStuck, judgeSummaries, judgeUnserved, judgeWorkers } from "./doctor/work.ts";
 import { exitCodes } from "./exit.ts";
@@ -74,8 +79,10 @@ async function examine({ pool, named, config, directUrl }: Database, models: Age
     ...judgeWorkers(workers, await recentDeaths(pool, named), VERSION),
     ...judgeUnserved(await unservedWishes(pool, named), await parkedRuns(pool, named, "agent_missing")),
     ...judgeSummaries(await unservedSummaries(pool, named)),
+    ...judgePauses(await new PauseClient(pool, named).list(), await pausedRuns(pool, named)),
     ...judgeStuck(await stuckRuns(pool, named), await parkedRuns(pool, named, "crash_loop"), hasWorkers),
     ...judgeQueue(await queueFacts(pool, named), hasWorkers),
+    ...judgeSchedules(await scheduleFacts(pool, named), hasWorkers),
     ...judgeGrowth(await growthFacts(pool, named)),
     ...(await examineModels(await promotedModels(pool, named), models)),
     judgeBloat(await bloatFacts(pool, schema, workerSchema)),

@@ -24,6 +24,7 @@ interface EnqueueFlags extends InputForm {
   readonly wait?: boolean;
   readonly timeout?: string;
   readonly follow?: boolean;
+  readonly deltas?: boolean;
 }
 
 export function addEnqueue(program: Command): void {
@@ -53,9 +54,11 @@ export function addEnqueue(program: Command): void {
     .option("--wait", "wait for the end and print the output")
     .option("--timeout <duration>", "how long --wait waits (30s, 10m); the run goes on")
     .option("--follow", "show the run live until its end")
+    .option("--deltas", "with --follow: show answers while they come, also when this is no terminal")
     .action(
       action(async (out, agent: string, given: string | undefined, flags: EnqueueFlags) => {
         if (flags.wait === true && flags.follow === true) throw usageError("--wait and --follow exclude each other: --follow waits too");
+        if (flags.deltas === true && flags.follow !== true) throw usageError("--deltas belongs to --follow");
         if (flags.timeout !== undefined && flags.wait !== true) throw usageError("--timeout belongs to --wait");
         const timeoutMs = flags.timeout === undefined ? undefined : parseDuration("--timeout", flags.timeout);
         const options = enqueueOptions(flags);
@@ -67,7 +70,7 @@ export function addEnqueue(program: Command): void {
           }
           if (flags.follow === true) {
             out.note(`run ${runId}`);
-            return await followRun(out, database, runId);
+            return await followRun(out, database, runId, { deltas: flags.deltas });
           }
           if (flags.wait === true) {
             out.note(`run ${runId}`);

@@ -17,7 +17,7 @@ const behindCodes = new Set(["3F000", "42P01", "42883", "42703"]);
 export function failureOf(error: unknown): Failure {
   if (error instanceof CliError) return { code: error.code, message: error.message, details: error.details, exitCode: error.exitCode };
   if (error instanceof CapstanError) {
-    const exitCode = error.code === "CONFIG_INVALID" || error.code === "ARGUMENT_INVALID" ? exitCodes.usage : exitCodes.failed;
+    const exitCode = error.code === "CONFIG_INVALID" || error.code === "ARGUMENT_INVALID" || error.code === "SCHEDULE_INVALID" ? exitCodes.usage : exitCodes.failed;
     return { code: error.code, message: error.message, details: error.details, exitCode };
   }
   // Embedded Postgres has error classes of its own with the same kind of code.

@@ -5,21 +5,33 @@ import type { Database } from "./database.ts";
 import { eventText, type Tone } from "./event-text.ts";
 import { exitCodes } from "./exit.ts";
 import { gauge } from "./format.ts";
+import { LiveText } from "./live-text.ts";
 import type { Colors, Output } from "./output.ts";
-import { runHandle } from "./run-client.ts";
+import { followedRun } from "./run-client.ts";
 
 export interface FollowOptions {
   readonly after?: number;
+  /** Show answers while they come. Default: on a terminal, and not with --json. */
+  readonly deltas?: boolean | undefined;
 }
 
 /** Gives the exit code: 0 when the run completed, 5 when it failed or was cancelled. */
-export async function followRun(out: Output, database: Database, runId: string, { after = 0 }: FollowOptions = {}): Promise<number> {
+export async function followRun(out: Output, database: Database, runId: string, { after = 0, deltas = out.isTerminal && !out.isJson }: FollowOptions = {}): Promise<number> {
   const { colors } = out;
-  const handle = runHandle(database, runId);
+  const handle = followedRun(database, runId);
+  const live = new LiveText(out);
   let turn = -1;
   let last: RunEvent | undefined;
-  for await (const event of handle.events({ after, signal: database.signal })) {
+  for await (const item of handle.follow({ after, deltas, signal: database.signal })) {
+    if (item.type === "delta") {
+      // On one level with events, which have a type too.
+      if (out.isJson) await out.value({ type: "delta", ...item.delta });
+      else await live.show(item.delta);
+      continue;
+    }
+    const { event } = item;
     last = event;
+    await live.end();
     if (out.isJson) {
       await out.value(event);
       continue;

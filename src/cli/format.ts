@@ -73,3 +73,8 @@ export function parseRunId(text: string): string {
   if (uuid.test(text)) return text.toLowerCase();
   throw usageError(`${JSON.stringify(text)} is not a run id; capstan runs list shows them`);
 }
+
+export function parseWaitId(text: string): string {
+  if (uuid.test(text)) return text.toLowerCase();
+  throw usageError(`${JSON.stringify(text)} is not the id of an approval or a question; capstan approvals list shows them`);
+}

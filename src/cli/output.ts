@@ -15,13 +15,15 @@ function isTerminal(stream: { readonly isTTY?: boolean }): boolean {
 
 export class Output {
   readonly isJson: boolean;
+  /** Standard output is a terminal. */
+  readonly isTerminal: boolean = isTerminal(process.stdout);
   /** For standard output: plain when it is no terminal, or with NO_COLOR. */
   readonly colors: Colors;
   readonly #closed = new AbortController();
 
   constructor({ isJson }: { readonly isJson: boolean }) {
     this.isJson = isJson;
-    this.colors = pc.createColors(pc.isColorSupported && isTerminal(process.stdout));
+    this.colors = pc.createColors(pc.isColorSupported && this.isTerminal);
     process.stdout.on("error", (error: NodeJS.ErrnoException) => {
       if (error.code === "EPIPE") this.#closed.abort();
     });
@@ -36,8 +38,13 @@ export class Output {
 
   /** One line of the result. Resolves when there is room for the next: a slow reader must not fill our memory. */
   async line(text: string): Promise<void> {
+    await this.piece(`${text}\n`);
+  }
+
+  /** A part of a line. */
+  async piece(text: string): Promise<void> {
     if (this.#closed.signal.aborted) return;
-    if (process.stdout.write(`${text}\n`)) return;
+    if (process.stdout.write(text)) return;
     try {
       await once(process.stdout, "drain", { signal: this.#closed.signal });
     } catch (error) {

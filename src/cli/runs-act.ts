@@ -1,5 +1,4 @@
 import type { Command } from "commander";
-import { CapstanError } from "../domain/error.ts";
 import { action, addCommand } from "./command.ts";
 import { withDatabase } from "./database.ts";
 import { exitCodes } from "./exit.ts";
@@ -30,43 +29,4 @@ export function addRunsAct(runs: Command): void {
         });
       }),
     );
-
-  addCommand(runs, "cancel", {
-    summary: "end runs and their descendants at once",
-    description: "Ends runs and their descendants at once, whatever they do. A run that had ended already stays as it is.",
-    examples: ["runs cancel 0190…", 'runs cancel 0190… 0191… --reason "wrong input"', "runs list --state open --json | jq -r '.runs[].id' | xargs capstan runs cancel"],
-  })
-    .argument("<run ids...>")
-    .option("--reason <text>", "recorded in the journal")
-    .action(
-      action(async (out, given: string[], { reason }: { reason?: string }) => {
-        const runIds = given.map(parseRunId);
-        return await withDatabase(out, async (database) => {
-          const results: CancelResult[] = [];
-          for (const runId of runIds) results.push(await cancel(() => runHandle(database, runId).cancel(reason, { actor: "cli" }), runId));
-          if (out.isJson) await out.value({ runs: results });
-          for (const { run_id, outcome, error } of results) {
-            if (error !== undefined) out.note(`${error.code}: ${error.message}`);
-            else if (!out.isJson) await out.line(`${run_id}  ${outcome}`);
-          }
-          return results.some(({ error }) => error !== undefined) ? exitCodes.failed : exitCodes.ok;
-        });
-      }),
-    );
-}
-
-interface CancelResult {
-  readonly run_id: string;
-  readonly outcome: "cancelled" | "had ended already" | "refused";
-  readonly error?: { readonly code: string; readonly message: string };
-}
-
-/** One id that is wrong must not keep the others alive. */
-async function cancel(end: () => Promise<boolean>, runId: string): Promise<CancelResult> {
-  try {
-    return { run_id: runId, outcome: (await end()) ? "cancelled" : "had ended already" };
-  } catch (error) {
-    if (!(error instanceof CapstanError)) throw error;
-    return { run_id: runId, outcome: "refused", error: { code: error.code, message: error.message } };
-  }
 }

@@ -13,15 +13,16 @@ const AFTER = parseCount("--after", { min: 0, max: 2_147_483_647 });
 export function addRunsEvents(runs: Command): void {
   addCommand(runs, "follow", {
     summary: "show a run live until its end",
-    description: "Shows a run live until its end: turns, tools, gauge, waits. Exit 5 when the run fails. With --json one event per line.",
-    examples: ["runs follow 0190…", "runs follow 0190… --after 120", "runs follow 0190… --json | jq .type"],
+    description: "Shows a run live until its end: turns, tools, gauge, waits, and on a terminal answers while they come. Exit 5 when the run fails. With --json one event per line; live text has the type `delta`.",
+    examples: ["runs follow 0190…", "runs follow 0190… --after 120", "runs follow 0190… --json | jq .type", "runs follow 0190… --deltas | tee answer.txt"],
   })
     .argument("<run id>")
     .option("--after <seq>", "only events after this one", AFTER, 0)
+    .option("--deltas", "show answers while they come, also when this is no terminal")
     .action(
-      action(async (out, given: string, { after }: { after: number }) => {
+      action(async (out, given: string, { after, deltas }: { after: number; deltas?: true }) => {
         const runId = parseRunId(given);
-        return await withDatabase(out, (database) => followRun(out, database, runId, { after }));
+        return await withDatabase(out, (database) => followRun(out, database, runId, { after, deltas }));
       }),
     );
 

@@ -1,4 +1,5 @@
 import type { Command } from "commander";
+import { PauseClient } from "../client/pauses.ts";
 import { waitReasons, type WaitReason } from "../domain/event.ts";
 import { runStatuses, type RunStatus } from "../domain/run.ts";
 import { listRuns, type RunFilter, type RunSummary } from "../store/run-list.ts";
@@ -8,6 +9,7 @@ import { exitCodes, usageError } from "./exit.ts";
 import { age, gauge, parseCount, parseRunId, short } from "./format.ts";
 import type { Colors } from "./output.ts";
 import { printable } from "./output.ts";
+import { pausesOf, pauseText } from "./pause-text.ts";
 import { tableLines, type Column } from "./table.ts";
 
 interface ListFlags {
@@ -39,12 +41,15 @@ export function addRunsList(runs: Command): void {
         };
         return await withDatabase(out, async ({ pool, named }) => {
           const page = await listRuns(pool, named, filter);
+          const tenants = new Set([...page.runs.map(({ tenant }) => tenant), ...(filter.tenant === undefined ? [] : [filter.tenant])]);
+          const pauses = pausesOf(await new PauseClient(pool, named).list(), tenants);
           if (out.isJson) {
-            await out.value(page);
+            await out.value({ ...page, pauses });
             return exitCodes.ok;
           }
           if (page.runs.length === 0) out.note("no runs");
           else for (const line of tableLines(columns(out.colors), page.runs, out.colors.bold)) await out.line(line);
+          for (const pause of pauses) out.note(pauseText(pause));
           if (page.next_before !== null) out.note(`more: --before ${page.next_before}`);
           return exitCodes.ok;
         });

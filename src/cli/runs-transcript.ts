@@ -1,22 +1,22 @@
 import type { Command } from "commander";
 import { UnknownRunError } from "../client/errors.ts";
-import { canonicalJson } from "../domain/json.ts";
 import { replacedBy } from "../domain/compaction/fold.ts";
 import { evolve, initialState } from "../domain/fold.ts";
 import { remember } from "../engine/run-memory.ts";
-import { toolOutputText, type Message } from "../domain/transcript/message.ts";
+import { seqOf } from "../domain/position.ts";
+import type { Message } from "../domain/transcript/message.ts";
 import { JournalReader, type JournalRow } from "../store/journal-reader.ts";
 import { action, addCommand } from "./command.ts";
 import { withDatabase } from "./database.ts";
 import { exitCodes } from "./exit.ts";
-import { bytes, parseRunId } from "./format.ts";
-import { printable } from "./output.ts";
+import { parseRunId } from "./format.ts";
+import { showMessage, showMessages } from "./message-text.ts";
 
 export function addRunsTranscript(runs: Command): void {
   addCommand(runs, "transcript", {
     summary: "show the messages that the model sees now",
     description:
-      "Shows the messages that the model sees now, derived from the run's events as the worker derives them. With --expand also those that summaries have replaced: their events are all kept.",
+      "Shows the messages that the model sees now, derived from the run's events as the worker derives them. What a fork or the next run of a conversation began with is marked. With --expand also those that summaries have replaced: their events are all kept.",
     examples: ["runs transcript 0190… | less", "runs transcript 0190… --expand", "runs transcript 0190… --json | jq '.messages[-1]'"],
   })
     .argument("<run id>")
@@ -28,10 +28,6 @@ export function addRunsTranscript(runs: Command): void {
           const reader = new JournalReader(pool, named);
           const loaded = await reader.load(runId);
           if (loaded === undefined) throw new UnknownRunError(`no run ${runId}`);
-          const show = async (message: Message): Promise<void> => {
-            await out.line(out.colors.bold(message.role));
-            for (const text of partTexts(message)) await out.line(`${indented(printable(text))}\n`);
-          };
           const replaced: Replaced[] = [];
           if (expand === true) {
             for await (const span of replacedSpans(reader.walk(runId, { below: loaded.row.nextSeq }))) {
@@ -39,18 +35,27 @@ export function addRunsTranscript(runs: Command): void {
                 replaced.push(span);
                 continue;
               }
-              for (const message of span.messages) await show(message);
+              for (const message of span.messages) await showMessage(out, message);
               await out.line(
                 out.colors.bold(`── ${span.messages.length} messages above (events ${span.from_seq} to ${span.to_seq}) are a summary since event ${span.marker} ──\n`),
               );
             }
           }
           const { state } = remember(loaded, 0);
+          const inherited = state.places.filter(({ last }) => last <= loaded.row.seqOffset).length;
           if (out.isJson) {
-            await out.value({ run_id: runId, seq: state.seq, turn: state.turn, epoch: state.epoch, ...(expand === true ? { replaced } : {}), messages: state.view });
+            await out.value({
+              run_id: runId,
+              seq: seqOf(state.seq, loaded.row.seqOffset),
+              turn: state.turn,
+              epoch: state.epoch,
+              inherited,
+              ...(expand === true ? { replaced } : {}),
+              messages: state.view,
+            });
             return exitCodes.ok;
           }
-          for (const message of state.view) await show(message);
+          await showMessages(out, state.view, inherited);
           return exitCodes.ok;
         });
       }),
@@ -75,27 +80,4 @@ async function* replacedSpans(rows: AsyncIterable<JournalRow>): AsyncGenerator<R
     }
     evolve(state, event);
   }
-}
-
-function partTexts(message: Message): string[] {
-  return message.content.map((part) => {
-    switch (part.type) {
-      case "text":
-        return part.text;
-      case "reasoning":
-        return `(reasoning) ${part.text}`;
-      case "file":
-        return `[${part.filename ?? part.media_type}, ${bytes(part.size_bytes)}, sha256 ${part.sha256}]`;
-      case "tool_call":
-        return `→ ${part.name} ${part.arguments ?? canonicalJson(part.input ?? {})}${part.invalid === undefined ? "" : `  (invalid: ${part.invalid})`}`;
-      case "tool_result":
-        return `${part.is_error === true ? "✗" : "✓"} ${part.name}: ${toolOutputText(part.output)}`;
-      default:
-        return part satisfies never;
-    }
-  });
-}
-
-function indented(text: string): string {
-  return text.replaceAll(/^/gm, "  ");
 }

@@ -81,7 +81,7 @@ async function checkerFor({ pool, named }: Database): Promise<(runId: string) =>
       return await verifyRun({ runId, rows: reader.walk(runId, { below: row.nextSeq }), definition: (sha) => definitions.get(sha), wire: (call) => wire(call, row.tenant) });
     } catch (error) {
       if (!(error instanceof CapstanError)) throw error;
-      return { runId, ok: false, events: row.nextSeq - 1, requests: 0, wireCompared: 0, markers: 0, problems: [`${error.code}: ${error.message}`] };
+      return { runId, ok: false, events: row.nextSeq - 1 - row.seqOffset, requests: 0, wireCompared: 0, markers: 0, problems: [`${error.code}: ${error.message}`] };
     }
   };
 }

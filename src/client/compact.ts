@@ -17,8 +17,8 @@ export interface CompactView {
   readonly run_id: string;
   /** The task; absent when nothing was to be done, or the request has not been looked at yet. */
   readonly compaction_id?: string;
-  /** `live`: the view is the compacted one. `noop`: nothing could be cut. `failed`: nothing was changed. `pending`: not known yet. */
-  readonly applied: "live" | "noop" | "failed" | "pending";
+  /** `live`: the view is the compacted one. `marker`: the run has ended, and what continues it begins with the compacted view. `noop`: nothing could be cut. `failed`: nothing was changed. `pending`: not known yet. */
+  readonly applied: "live" | "marker" | "noop" | "failed" | "pending";
   readonly before_tokens?: number;
   readonly after_tokens?: number;
   readonly scale?: string;
@@ -33,6 +33,7 @@ const DEFAULT_WAIT_MS = 30_000;
 interface Found {
   readonly type: string;
   readonly seq: number;
+  readonly after_end?: boolean | null;
   readonly payload: JsonObject & {
     readonly task_id?: string;
     readonly reason?: CompactionReason;
@@ -47,7 +48,7 @@ select e.type, e.seq, e.payload from capstan.inbox i join capstan.events e on e.
 
 /** What came of it stands behind the event that answers the request: a long journal is not read at each look. */
 const ENDED_SQL = `
-select e.type, e.seq, e.payload from capstan.events e
+select e.type, e.seq, e.payload, r.finished_at < e.at as after_end from capstan.events e join capstan.runs r on r.id = e.run_id
 where e.run_id = $1::uuid and e.seq > $3 and e.type in ('context.compacted', 'compaction.failed') and e.payload ->> 'task_id' = $2 order by e.seq desc limit 1`;
 
 export async function compactRun(
@@ -83,11 +84,11 @@ export async function compactRun(
   }
 }
 
-function outcomeOf(runId: string, taskId: string, { type, payload }: Found): CompactView {
+function outcomeOf(runId: string, taskId: string, { type, payload, after_end: isAfterEnd }: Found): CompactView {
   const base = { run_id: runId, compaction_id: taskId };
   if (type === "compaction.failed") return { ...base, applied: "failed", ...whyNot({ payload }) };
   const { before, after } = payload;
-  return { ...base, applied: "live", ...(before === undefined || after === undefined ? {} : { before_tokens: before.tokens, after_tokens: after.tokens, scale: after.scale }) };
+  return { ...base, applied: isAfterEnd === true ? "marker" : "live", ...(before === undefined || after === undefined ? {} : { before_tokens: before.tokens, after_tokens: after.tokens, scale: after.scale }) };
 }
 
 function whyNot({ payload }: Pick<Found, "payload">): { reason?: CompactionReason; detail?: JsonObject } {

@@ -1,9 +1,9 @@
 /** Starts runs by the SQL interface, so that every way in (TypeScript, SQL, HTTP) means the same. */
-import { randomBytes } from "node:crypto";
 import type { AgentDefinition } from "../domain/definition.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { toJsonValue } from "../domain/json.ts";
 import { fromPostgres, InputInvalidError } from "./errors.ts";
+import { uuidV7 } from "../engine/wait-id.ts";
 import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
 import type { EnqueueArguments, EnqueueGroups } from "./enqueue-group.ts";
 import { needsOffload, offload } from "./offload.ts";
@@ -83,7 +83,7 @@ export async function enqueueRun(
   const limitBytes = (typeof agent === "string" ? undefined : agent.definition.limits?.inline_payload_bytes) ?? DEFAULT_INLINE_PAYLOAD_BYTES;
   // An event holds more than its input: leave room for the rest of run.created.
   const isLarge = needsOffload(input, limitBytes - 4_096);
-  const runId = isLarge ? uuidV7() : null;
+  const runId = isLarge ? uuidV7(Date.now()) : null;
   const sha = typeof agent === "string" ? null : pins.shaOf(agent.definition);
   try {
     // A definition in code is pinned as it is, also before any worker has registered it.
@@ -137,13 +137,4 @@ export function inputJson(name: string, input: unknown): JsonValue {
   const json = toJsonValue(input);
   if (!json.ok) throw new InputInvalidError(name, [{ path: json.problem.path, message: json.problem.problem }]);
   return json.value;
-}
-
-/** UUIDv7 (RFC 9562), as capstan.uuid_v7() makes them: for runs whose id must be known before they are enqueued. */
-function uuidV7(): string {
-  const bytes = randomBytes(16);
-  bytes.writeUIntBE(Date.now(), 0, 6);
-  bytes[6] = ((bytes[6] as number) & 0x0f) | 0x70;
-  bytes[8] = ((bytes[8] as number) & 0x3f) | 0x80;
-  return bytes.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
 }

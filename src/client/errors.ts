@@ -48,6 +48,33 @@ export class RunBusyError extends CapstanError {
   override readonly retryable = true;
 }
 
+export class NotInteractiveError extends CapstanError {
+  override readonly name = "NotInteractiveError";
+  readonly code = "NOT_INTERACTIVE";
+}
+
+/** There is no turn to stop: the run takes input now. */
+export class NotMidTurnError extends CapstanError {
+  override readonly name = "NotMidTurnError";
+  readonly code = "NOT_MID_TURN";
+}
+
+export class WaitUnknownError extends CapstanError {
+  override readonly name = "WaitUnknownError";
+  readonly code = "WAIT_UNKNOWN";
+}
+
+/** Somebody was first, or the run has gone on without an answer. */
+export class WaitDecidedError extends CapstanError {
+  override readonly name = "WaitDecidedError";
+  readonly code = "WAIT_DECIDED";
+}
+
+export class WaitExpiredError extends CapstanError {
+  override readonly name = "WaitExpiredError";
+  readonly code = "WAIT_EXPIRED";
+}
+
 export class TooLargeError extends CapstanError {
   override readonly name = "TooLargeError";
   readonly code = "PAYLOAD_TOO_LARGE";
@@ -56,6 +83,63 @@ export class TooLargeError extends CapstanError {
 export class ArgumentError extends CapstanError {
   override readonly name = "ArgumentError";
   readonly code = "ARGUMENT_INVALID";
+}
+
+/** A schedule cannot be made so: `field` says which of its settings is wrong. */
+export class ScheduleInvalidError extends CapstanError {
+  override readonly name = "ScheduleInvalidError";
+  readonly code = "SCHEDULE_INVALID";
+  override readonly details: JsonObject;
+  readonly field: string;
+  constructor(schedule: string, { field, message }: { readonly field: string; readonly message: string }) {
+    super(`schedule ${schedule}: ${field} ${message}`);
+    this.field = field;
+    this.details = { schedule, field };
+  }
+}
+
+export class ScheduleUnknownError extends CapstanError {
+  override readonly name = "ScheduleUnknownError";
+  readonly code = "SCHEDULE_UNKNOWN";
+}
+
+export class ScheduleExistsError extends CapstanError {
+  override readonly name = "ScheduleExistsError";
+  readonly code = "SCHEDULE_EXISTS";
+}
+
+/** A run cannot be continued from there: calls are open, or something is unanswered. `before` and `after` are the nearest places. */
+export class ForkPointError extends CapstanError {
+  override readonly name = "ForkPointError";
+  readonly code = "FORK_POINT_ILLEGAL";
+  override readonly details: JsonObject;
+  constructor(message: string, details: JsonObject, options?: ErrorOptions) {
+    super(message, options);
+    this.details = details;
+  }
+}
+
+/** Only failed and cancelled runs are tried again; others are forked. */
+export class RunNotFailedError extends CapstanError {
+  override readonly name = "RunNotFailedError";
+  readonly code = "RUN_NOT_FAILED";
+}
+
+/** The last run of the conversation is at work: `details.run_id` says which. */
+export class ConversationBusyError extends CapstanError {
+  override readonly name = "ConversationBusyError";
+  readonly code = "CONVERSATION_BUSY";
+  override readonly retryable = true;
+  override readonly details: JsonObject;
+  constructor(message: string, runId: string, options?: ErrorOptions) {
+    super(message, options);
+    this.details = { run_id: runId };
+  }
+}
+
+export class ConversationUnknownError extends CapstanError {
+  override readonly name = "ConversationUnknownError";
+  readonly code = "CONVERSATION_MISSING";
 }
 
 /** The run has ended without a result. `code` of the journal's own error stands in `runError`. */
@@ -94,7 +178,13 @@ interface PgError {
   readonly code?: string;
   readonly message?: string;
   readonly detail?: string;
+  readonly hint?: string;
   readonly cause?: unknown;
+}
+
+/** The message together with what the function advises. */
+function hinted({ message, hint }: PgError): string {
+  return [message, hint].filter((part) => part !== undefined && part !== "").join(". ");
 }
 
 /** Gives the named error for one of our SQLSTATEs; an unreachable database is DatabaseUnavailableError; anything else comes back as it was. Looks through drizzle's wrapper. */
@@ -114,6 +204,26 @@ export function fromPostgres(error: unknown): unknown {
       return new TooLargeError(message, { cause: error });
     case "KC007":
       return new RunBusyError(message, { cause: error });
+    case "KC012":
+      return new ScheduleUnknownError(message, { cause: error });
+    case "KC008":
+      return new NotInteractiveError(message, { cause: error });
+    case "KC009":
+      return new NotMidTurnError(message, { cause: error });
+    case "KC010":
+      return new WaitUnknownError(message, { cause: error });
+    case "KC011":
+      return new WaitExpiredError(message, { cause: error });
+    case "KC017":
+      return new WaitDecidedError(message, { cause: error });
+    case "KC014":
+      return new ForkPointError(hinted(pg), JSON.parse(pg.detail ?? "{}") as JsonObject, { cause: error });
+    case "KC015":
+      return new ConversationBusyError(message, pg.detail ?? "", { cause: error });
+    case "KC016":
+      return new ConversationUnknownError(message, { cause: error });
+    case "KC018":
+      return new RunNotFailedError(hinted(pg), { cause: error });
     case "KC006":
     // An id that is no UUID: everything else that Postgres parses here was written by us.
     case "22P02":

@@ -21,6 +21,9 @@ export type ToolEffect = z.infer<typeof toolEffect>;
 
 export const MAX_INLINE_PAYLOAD_BYTES = 16 * 1024 * 1024;
 
+/** Ten years: a wait costs nothing, and a date beyond it is a mistake. */
+export const MAX_WAIT_MS = 10 * 366 * 86_400_000;
+
 export const toolDefinition = z.strictObject({
   name: z.string().regex(toolNamePattern, "must match [A-Za-z0-9_-]{1,64}"),
   description: z.string(),
@@ -30,6 +33,8 @@ export const toolDefinition = z.strictObject({
   /** For `read` and `idempotent` only: tries in all, and the first pause between two, doubled each time. */
   retry: z.strictObject({ attempts: wholeNumber(1, 20), backoff_ms: wholeNumber(0, 600_000).optional() }).optional(),
   max_result_bytes: wholeNumber(1024, MAX_INLINE_PAYLOAD_BYTES).optional(),
+  /** A person decides before anything is executed. `predicate`: the tool's code says for which arguments; a worker without that code asks always. */
+  approval: z.strictObject({ when: z.enum(["always", "predicate"]), expires_ms: wholeNumber(1, MAX_WAIT_MS).optional(), on_expiry: z.enum(["approve", "deny"]).optional() }).optional(),
 });
 export type ToolDefinition = z.infer<typeof toolDefinition>;
 
@@ -71,6 +76,21 @@ const claimCheck = z
     });
   });
 
+/** Calls of these tools wait for a person, whatever the tools themselves say; `*` is all of them. */
+const approvals = z.strictObject({ tools: z.array(z.string()).min(1), expires_ms: wholeNumber(1, MAX_WAIT_MS).optional(), on_expiry: z.enum(["approve", "deny"]).optional() });
+
+export const DEFAULT_SPAWN_DEPTH = 3;
+export const DEFAULT_SPAWN_CHILDREN = 32;
+export const DEFAULT_SPAWN_CONCURRENCY = 4;
+
+/** Which agents the built-in `agent` tool may start; `*` is any. */
+const spawn = z.strictObject({
+  agents: z.array(z.union([z.literal("*"), z.string().regex(agentNamePattern)])).min(1),
+  max_depth: wholeNumber(1, 10).optional(),
+  max_children: wholeNumber(1, 256).optional(),
+  concurrency: wholeNumber(1, 256).optional(),
+});
+
 const falseOrBytes = refusal("false or a whole number", { min: 1, max: Number.MAX_SAFE_INTEGER });
 
 export const agentDefinition = z.strictObject({
@@ -90,6 +110,8 @@ export const agentDefinition = z.strictObject({
   /** What the agent may use; absent: all that this definition names. An empty list would be dropped and mean just that. */
   grants: z.array(grantPattern).min(1, "must not be empty: leave it out to grant what the definition names").optional(),
   claim_check: claimCheck.optional(),
+  approvals: approvals.optional(),
+  spawn: spawn.optional(),
 });
 export type AgentDefinition = z.infer<typeof agentDefinition>;
 

@@ -35,7 +35,24 @@ export const callWaitSchema = z.discriminatedUnion("kind", [
   z.object({ kind: z.literal("signal"), signal: z.string(), schema: jsonObject.optional(), expires_at: z.string().optional() }),
   z.object({ kind: z.literal("timer"), wake_at: z.string() }),
   /** Runs that this call started. */
-  z.object({ kind: z.literal("children"), children: z.array(z.object({ run_id: z.string(), agent: z.string() })) }),
+  z.object({
+    kind: z.literal("children"),
+    /** How many of them run at the same time. */
+    concurrency: z.int().positive(),
+    children: z.array(
+      z.object({
+        run_id: z.string(),
+        agent: z.string(),
+        definition_sha: z.string(),
+        input: jsonValue,
+        /** What was set for it, merged: per-spawn override over this run's over its definition; defaults are not in it. */
+        compaction: jsonObject.optional(),
+        /** What it may use at most. */
+        grants: z.array(z.string()).optional(),
+        deadline: z.string().optional(),
+      }),
+    ),
+  }),
   /** The tool has handed back "later": whoever has the wait's id completes it. */
   z.object({ kind: z.literal("completion"), schema: jsonObject.optional(), expires_at: z.string().optional() }),
 ]);

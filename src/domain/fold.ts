@@ -4,9 +4,10 @@
  * A state owns its `view` and its open calls and `evolve` appends to them in place: a run of 10,000 turns would
  * otherwise copy its message list at every event. Do not keep a state across an `evolve` that you did not ask for.
  */
+import type { CompactionPolicy } from "./compaction/policy.ts";
 import { foldCompaction, noCompactions, type CompactionState } from "./compaction/fold.ts";
 import type { Place } from "./compaction/types.ts";
-import type { CallWait, CapstanEvent, EventPayload, WaitReason } from "./event.ts";
+import type { CallWait, CapstanEvent, EventOf, EventPayload, WaitReason } from "./event.ts";
 import type { JsonValue } from "./json.ts";
 import { assertTransition, type RunStatus } from "./run.ts";
 import { inputMessage, resultMessage } from "./transcript/derive.ts";
@@ -46,12 +47,26 @@ export type TurnPhase =
   /** A response without calls: the run's owner decides what it means (end, correction, wait for input). */
   | { readonly kind: "answered"; readonly response: EventPayload<"model.responded"> };
 
+/** Where the run's own part of its line begins; undefined for a run whose view begins with its own input. */
+export interface OwnPart {
+  readonly origin: EventPayload<"run.created">["origin"];
+  /** Position of its `run.created`. */
+  readonly position: number;
+  /** The turn that its line was at: the run's own turns are counted from here, their numbers go on. */
+  readonly turn: number;
+}
+
+/** All numbers called seq are positions in the run's line (position.ts). */
 export interface RunState {
   seq: number;
+  own: OwnPart | undefined;
   status: RunStatus;
   waitReason: WaitReason | undefined;
   agent: string;
   definitionSha: string | undefined;
+  /** What was set for this run alone (fields that somebody set, no defaults), and what it may use at most. */
+  ownCompaction: CompactionPolicy | undefined;
+  handedDown: readonly string[] | undefined;
   input: JsonValue;
   interactive: boolean;
   turn: number;
@@ -86,10 +101,13 @@ export interface RunState {
 export function initialState(): RunState {
   return {
     seq: 0,
+    own: undefined,
     status: "queued",
     waitReason: undefined,
     agent: "",
     definitionSha: undefined,
+    ownCompaction: undefined,
+    handedDown: undefined,
     input: null,
     interactive: false,
     turn: 0,
@@ -132,9 +150,13 @@ export function fold(events: Iterable<CapstanEvent>, from: RunState = initialSta
 function apply(state: RunState, event: CapstanEvent): void {
   switch (event.type) {
     case "run.created": {
+      // What came before are the events of the run that this one begins with.
+      if (state.seq > 0) return beginOwnPart(state, event);
       const { agent, definition_sha, input, interactive } = event.payload;
       state.agent = agent;
       state.definitionSha = definition_sha ?? undefined;
+      state.ownCompaction = event.payload.compaction;
+      state.handedDown = event.payload.grants;
       state.input = input;
       state.interactive = interactive ?? false;
       show(state, inputMessage(input), event.seq);
@@ -209,7 +231,8 @@ function apply(state: RunState, event: CapstanEvent): void {
       // A run that was parked with open calls (its agent was missing) goes on with their results, not with a request.
       move(state, "running");
       const call = openCall(state, event.payload.index);
-      call.result = resultMessage(event);
+      call.result = resultMessage(event, call.approved?.input);
+      delete call.waiting;
       call.resultSeq = event.seq;
       if (event.type === "tool.completed" && event.payload.context !== undefined) foldCompaction(state, event);
       if (event.type === "tool.failed" && event.payload.error.code === "OUTPUT_INVALID") state.corrections.output_invalid++;
@@ -256,6 +279,45 @@ function apply(state: RunState, event: CapstanEvent): void {
       return;
     default:
       event satisfies never;
+  }
+}
+
+/**
+ * The view stays, and what belongs to it: head, excerpts, pins, the turn's number. What the run before was at (its end,
+ * its wait, its failures, a compaction under way) was its own. The pinned task stays the line's first input; the next
+ * message of a conversation is shown behind the view, while a fork and a retry have nothing new to say.
+ */
+function beginOwnPart(state: RunState, event: EventOf<"run.created">): void {
+  const { origin, agent, definition_sha, input, interactive } = event.payload;
+  const { compaction } = state;
+  const sha = definition_sha ?? undefined;
+  // Counted by another model, or under another prompt: what is left is an estimate.
+  if (sha !== state.definitionSha) {
+    state.contextTokens = undefined;
+    state.contextScale = undefined;
+    state.truncatedTo = undefined;
+    state.countedMessages = 0;
+  }
+  state.own = { origin, position: event.seq, turn: event.turn };
+  state.agent = agent;
+  state.definitionSha = sha;
+  state.interactive = interactive ?? false;
+  state.ownCompaction = event.payload.compaction;
+  state.handedDown = event.payload.grants;
+  state.status = "queued";
+  state.waitReason = undefined;
+  state.usage = noUsage;
+  state.modelFailures = 0;
+  state.corrections = { empty: 0, truncated: 0, output_invalid: 0 };
+  state.output = undefined;
+  state.error = undefined;
+  compaction.task = undefined;
+  compaction.unappliedTurn = undefined;
+  compaction.overflowTurn = undefined;
+  compaction.reported = [];
+  if (origin === "continue") {
+    show(state, inputMessage(input), event.seq);
+    state.phase = { kind: "boundary" };
   }
 }
 

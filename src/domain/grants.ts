@@ -23,6 +23,14 @@ export function isNarrower(child: readonly string[], parent: readonly string[]):
   return child.every((pattern) => parent.some((wider) => covers(wider, pattern.replaceAll("*", ANYTHING))));
 }
 
+/**
+ * What both grant: of two patterns the one that the other covers. Two that merely overlap grant nothing together: a
+ * pattern for just their common part cannot always be written.
+ */
+export function narrowGrants(own: readonly string[], handedDown: readonly string[]): string[] {
+  return [...new Set([...own.filter((pattern) => isNarrower([pattern], handedDown)), ...handedDown.filter((pattern) => isNarrower([pattern], own))])];
+}
+
 /** A character that no resource holds (they have no white space), in the place of a `*` that is matched itself. */
 const ANYTHING = "\n";
 
@@ -58,9 +66,9 @@ export function grantsOf(definition: AgentDefinition): readonly string[] {
  * send a transcript to a provider that the agent's owner has not chosen. A summarizer may always be named: only
  * registered ones exist, and registering is the operator's act.
  */
-function namedBy({ model, fallbacks = [], tools, compaction }: AgentDefinition): string[] {
+function namedBy({ model, fallbacks = [], tools, compaction, spawn }: AgentDefinition): string[] {
   const summaryModel = compaction?.model === undefined ? [] : modelReadings(compaction.model, model);
-  return [...[model, ...fallbacks, ...summaryModel].map((name) => `model:${name}`), ...tools.map((tool) => `tool:${tool.name}`), "summarizer:*"];
+  return [...[model, ...fallbacks, ...summaryModel].map((name) => `model:${name}`), ...tools.map((tool) => `tool:${tool.name}`), ...(spawn?.agents ?? []).map((name) => `agent:${name}`), "summarizer:*"];
 }
 
 /** Of src/providers/catalogue.ts; servers and models that an operator adds have names of their own. */

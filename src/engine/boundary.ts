@@ -11,6 +11,7 @@ import { isTerminal } from "../domain/run.ts";
 import { CapstanError } from "../domain/error.ts";
 import { inputParts } from "../domain/transcript/derive.ts";
 import { applyCompactionItem, compactAfterOverflow, compactBeforeRequest } from "./compaction-step.ts";
+import { stopIfAsked } from "./stop-turn.ts";
 import { mismatch } from "./agent-match.ts";
 import { checkAgainst, issuesText } from "./json-schema.ts";
 import type { Model } from "./model-port.ts";
@@ -37,20 +38,21 @@ const MAX_ENGINE_ERRORS = 5;
 const REST = { kind: "rest" } as const;
 
 /** Reasons that only somebody outside can end; a job that finds the run in one of them has nothing to do. */
-const heldReasons: readonly WaitReason[] = ["crash_loop", "approval", "children", "signal", "timer"];
+const heldReasons: readonly WaitReason[] = ["crash_loop"];
 /** Reasons that something in the inbox ends. */
 const inboxReasons: readonly WaitReason[] = ["input", "compaction", "context_exhausted"];
 
 export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
   const { session } = turn;
   const { memory, state } = session;
-  if ((await checkGates(turn)) === "rest") return REST;
+  if ((await checkGates(turn)) === "rest" || (await stopIfAsked(turn))) return REST;
   const prepared = await prepareAgent(turn);
   if (prepared.kind === "rest") return REST;
   const { definition, limits, model } = prepared;
 
   // Text that went to a blob was checked where it was enqueued; files are described by no schema.
-  if (state.turn === 0 && definition.input_schema !== undefined && !inputParts(state.input).some((part) => part.type === "file")) {
+  // What follows in a conversation is talk, whatever its first message was.
+  if (state.turn === 0 && state.own?.origin !== "continue" && definition.input_schema !== undefined && !inputParts(state.input).some((part) => part.type === "file")) {
     const checked = checkAgainst(definition.input_schema, state.input);
     if (!checked.ok)
       return await fail(turn, "INPUT_INVALID", `the input does not fit the agent's schema: ${issuesText(checked.issues)}`, { issues: checked.issues as unknown as JsonObject[] });
@@ -93,7 +95,8 @@ export async function checkGates(turn: Turn): Promise<"rest" | "go_on"> {
   }
   if (state.waitReason !== undefined && heldReasons.includes(state.waitReason)) return "rest";
   if (state.waitReason !== undefined && inboxReasons.includes(state.waitReason) && memory.inboxPending === 0) return "rest";
-  if ((state.waitReason === "retry" || state.waitReason === "quota") && row.wakeAt !== undefined && row.wakeAt > turn.now) return "rest";
+  const mayBeStopped = state.interactive && memory.inboxPending > 0;
+  if ((state.waitReason === "retry" || state.waitReason === "quota") && !mayBeStopped && row.wakeAt !== undefined && row.wakeAt > turn.now) return "rest";
   if (memory.fresh && row.crashCount >= MAX_CRASHES) {
     await park(turn, "crash_loop", { crashes: row.crashCount, turn: state.turn, phase: state.phase.kind });
     return "rest";
@@ -151,7 +154,7 @@ async function nextRequest(turn: Turn, definition: AgentDefinition, limits: Reso
     return await fail(turn, last.code, `${last.message} (${failures} failed tries)`);
   }
   const number = repeats ? state.turn : state.turn + 1;
-  if (number > limits.maxTurns)
+  if (number - (state.own?.turn ?? 0) > limits.maxTurns)
     return await fail(turn, "TURN_LIMIT", `the run has used its ${limits.maxTurns} turns; raise limits.maxTurns of agent ${definition.name}, or narrow the task`);
   const model = await resolveModel(turn, name);
   if (model === undefined) return REST;
@@ -177,7 +180,7 @@ export async function prepareAgent(turn: Turn): Promise<{ kind: "ready"; definit
       return await park(turn, "agent_missing", { missing: sha === undefined ? `agent ${state.agent} has no promoted definition` : `definition ${sha} is not stored` });
     const problem = mismatch(found.definition, code);
     if (problem !== undefined) return await park(turn, "agent_missing", { missing: problem, definition_sha: found.sha });
-    memory.definition = found.definition;
+    memory.definition = turn.definitionOf(found.definition);
     if (sha === undefined) session.stage("run.pinned", { definition_sha: found.sha });
   }
   const { definition } = memory;
@@ -209,6 +212,11 @@ async function applyInbox(
   for (const item of items) {
     if (await applyCompactionItem(turn, item, definition, model)) continue;
     if (onlyCompaction) continue;
+    if (item.kind !== "input") {
+      // A stop that came when the turn had ended, an answer whose call was answered otherwise.
+      session.consume(item.id);
+      continue;
+    }
     session.stage(
       "input.applied",
       { content: inputParts(item.payload), ...(wasWaiting ? {} : { steering: true }) },

@@ -14,6 +14,8 @@ export interface ToolContext {
   readonly callId: string;
   /** The same for every try of this call, also on another worker: hand it to services that deduplicate. */
   readonly idempotencyKey: string;
+  /** What completes this call from outside when the tool hands back `later()`: for `capstan.complete(token, …)`, also before it does. */
+  readonly completionToken: string;
   /** A secret by name, from the worker's own configuration; undefined when it has none of that name. Never journaled. */
   secret(name: string): string | undefined;
   readonly log: Log;
@@ -22,7 +24,9 @@ export interface ToolContext {
 export interface ToolCode {
   readonly definition: ToolDefinition;
   /** Carried out by the engine (engine-tools.ts), since it asks of the run itself; `execute` is never called. */
-  readonly engine?: "context" | "read_blob";
+  readonly engine?: "context" | "read_blob" | "agent" | "ask_human" | "wait";
+  /** For a tool whose calls need approval by their arguments. May throw: then they do. */
+  needsApproval?(input: unknown): boolean;
   check(input: JsonValue): Checked;
   /** May throw; may ignore the signal: the engine stops waiting. */
   execute(input: unknown, context: ToolContext): unknown;

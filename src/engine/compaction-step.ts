@@ -108,7 +108,8 @@ function request(turn: Turn, definition: AgentDefinition, policy: ResolvedPolicy
     nextSeq: state.seq + 1,
     policy,
     windowTokens: gauge.maxTokens,
-    interactive: state.interactive,
+    // Behind a view that another run began stand messages that are as much the task as the first one is.
+    interactive: state.interactive || state.own !== undefined,
     trigger: due.trigger,
     byBytes: due.byBytes,
     hard: due.hard,

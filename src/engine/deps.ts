@@ -2,7 +2,7 @@
 import type { AgentCode } from "./code.ts";
 import type { Frames } from "./frames.ts";
 import type { ModelCatalogue } from "./model-port.ts";
-import type { BlobStore, CompactionReport, CompactionTasks, DefinitionStore, EffectRing, JournalStore, Log, Tracing, UsageLedger, WarnSink } from "./ports.ts";
+import type { BlobStore, CompactionReport, CompactionTasks, DefinitionStore, Deltas, EffectRing, JournalStore, Log, Tracing, UsageLedger, WarnSink } from "./ports.ts";
 import type { RunCache } from "./run-memory.ts";
 import type { InFlight } from "./in-flight.ts";
 
@@ -13,6 +13,7 @@ export interface EngineDeps {
   readonly ledger: UsageLedger;
   readonly compactions: Pick<CompactionTasks, "result">;
   readonly ring: EffectRing;
+  readonly deltas: Deltas;
   readonly models: ModelCatalogue;
   readonly agents: ReadonlyMap<string, AgentCode>;
   readonly tracing: Tracing;
@@ -35,6 +36,8 @@ export interface EngineDeps {
   random(): number;
   /** A new UUID. */
   newId(): string;
+  /** The same, ordered by time as runs' ids are. */
+  newRunId(): string;
   /** Monotonic milliseconds. */
   clockMs(): number;
 }

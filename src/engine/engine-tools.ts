@@ -3,12 +3,15 @@ import type { OpenCall } from "../domain/fold.ts";
 import type { ToolCode } from "./code.ts";
 import { lookAfterContext } from "./context-tool.ts";
 import { EngineAnswer } from "./engine-answer.ts";
-import type { ContextInput, ReadBlobInput } from "./engine-tool-inputs.ts";
+import { Deferred } from "./deferred.ts";
+import type { AgentInput, AskHumanInput, ContextInput, ReadBlobInput, WaitInput } from "./engine-tool-inputs.ts";
 import { readBlob } from "./read-blob.ts";
+import { spawnChildren } from "./spawn.ts";
 import type { Turn } from "./turn.ts";
+import { waitFor } from "./wait-tool.ts";
 
 /** `input` has passed the tool's own check. */
-export async function answerByEngine(turn: Turn, call: OpenCall, tool: NonNullable<ToolCode["engine"]>, input: unknown): Promise<EngineAnswer> {
+export async function answerByEngine(turn: Turn, call: OpenCall, tool: NonNullable<ToolCode["engine"]>, input: unknown): Promise<EngineAnswer | Deferred> {
   switch (tool) {
     case "context": {
       const { definition } = turn.session.memory;
@@ -17,5 +20,14 @@ export async function answerByEngine(turn: Turn, call: OpenCall, tool: NonNullab
     }
     case "read_blob":
       return new EngineAnswer(await readBlob(turn, input as ReadBlobInput));
+    case "agent":
+      return await spawnChildren(turn, input as AgentInput);
+    case "ask_human": {
+      const { question, options } = input as AskHumanInput;
+      const timeoutMs = turn.session.memory.definition?.tools.find((tool) => tool.name === call.call.name)?.timeout_ms;
+      return new Deferred({ kind: "question", question, ...(options === undefined ? {} : { options }), ...(timeoutMs === undefined ? {} : { timeoutMs }) });
+    }
+    case "wait":
+      return waitFor(turn, input as WaitInput);
   }
 }

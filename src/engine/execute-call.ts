@@ -9,6 +9,7 @@ import { DEFAULT_TOOL_TIMEOUT_MS, type ResolvedLimits } from "../domain/limits.t
 import { backoffMs } from "../domain/retry.ts";
 import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
 import type { Checked, ToolCode, ToolContext } from "./code.ts";
+import { Deferred, type DeferredWait } from "./deferred.ts";
 import { EngineAnswer } from "./engine-answer.ts";
 import { answerByEngine } from "./engine-tools.ts";
 import { toolEffect } from "./effects.ts";
@@ -16,6 +17,7 @@ import { issuesText } from "./json-schema.ts";
 import { pause } from "./model-step.ts";
 import { storableResult } from "./tool-result.ts";
 import type { Turn } from "./turn.ts";
+import { waitIdOf } from "./wait-id.ts";
 
 type End<T extends "tool.completed" | "tool.failed" | "tool.interrupted"> = {
   readonly type: T;
@@ -23,11 +25,17 @@ type End<T extends "tool.completed" | "tool.failed" | "tool.interrupted"> = {
   readonly attempt?: number;
   readonly payload: Omit<EventPayload<T>, "call_id" | "index" | "name">;
 };
-export type CallEnd = End<"tool.completed"> | End<"tool.failed"> | End<"tool.interrupted">;
+/** Not an end: the call is answered from outside, later. */
+export interface CallDeferred {
+  readonly type: "call.waiting";
+  readonly call: OpenCall;
+  readonly wait: DeferredWait;
+}
+export type CallEnd = End<"tool.completed"> | End<"tool.failed"> | End<"tool.interrupted"> | CallDeferred;
 
 /** Calls that are answered without executing anything: arguments that do not parse, unknown tools, more than the limit. */
-export function refuseCall(call: OpenCall, tool: ToolDefinition | undefined, definition: AgentDefinition, limits: ResolvedLimits): CallEnd | undefined {
-  const refuse = (code: string, message: string): CallEnd => ({ type: "tool.failed", call, payload: { error: { code, message }, duration_ms: 0 } });
+export function refuseCall(call: OpenCall, tool: ToolDefinition | undefined, definition: AgentDefinition, limits: ResolvedLimits): End<"tool.failed"> | undefined {
+  const refuse = (code: string, message: string): End<"tool.failed"> => ({ type: "tool.failed", call, payload: { error: { code, message }, duration_ms: 0 } });
   const isSubmit = call.call.name === SUBMIT_OUTPUT_TOOL && definition.output_schema !== undefined;
   if (tool === undefined && !isSubmit) {
     const names = definition.tools.map((t) => t.name).join(", ");
@@ -52,7 +60,7 @@ export async function executeCall(turn: Turn, call: OpenCall, tool: ToolDefiniti
   const elapsed = (): number => Math.round(deps.clockMs() - startedMs);
   const failed = (error: EventPayload<"tool.failed">["error"], attempt = 1): CallEnd => ({ type: "tool.failed", call, attempt, payload: { error, duration_ms: elapsed() } });
   if (code === undefined || tool === undefined) return failed({ code: "TOOL_UNKNOWN", message: `tool ${call.call.name} has no code in this worker` });
-  const input = call.call.input ?? {};
+  const input = call.approved?.input ?? call.call.input ?? {};
   const checked = checkInput(code, input);
   if (!checked.ok) return failed({ code: "TOOL_ARGUMENTS_INVALID", message: issuesText(checked.issues) });
 
@@ -82,8 +90,8 @@ export async function executeCall(turn: Turn, call: OpenCall, tool: ToolDefiniti
     if (settled.kind === "value" || settled.kind === "aborted" || attempt >= attempts) break;
     await pause(backoffMs(attempt, deps.random(), { firstMs: tool.retry?.backoff_ms ?? 200, maxMs: 30_000 }), held.signal);
   }
-  const end = withRewrite(await conclude(turn, call, tool, settled, attempt, elapsed), rewritten?.input);
-  if (end !== undefined && end.type !== "tool.completed") span.fail(end.type === "tool.failed" ? end.payload.error.code : end.payload.reason, end.type);
+  const end = withRewrite(await conclude(turn, call, tool, settled, attempt, elapsed), rewritten?.input ?? call.approved?.input);
+  if (end !== undefined && end.type !== "tool.completed" && end.type !== "call.waiting") span.fail(end.type === "tool.failed" ? end.payload.error.code : end.payload.reason, end.type);
   span.end();
   return end;
 }
@@ -103,7 +111,7 @@ function fitRewrite(code: ToolCode, tool: ToolDefinition, request: unknown): { r
 
 /** The journal says what was executed, where that is not what the model asked for. */
 function withRewrite(end: CallEnd | undefined, executedInput: JsonValue | undefined): CallEnd | undefined {
-  if (end === undefined || executedInput === undefined || end.type === "tool.interrupted") return end;
+  if (end === undefined || executedInput === undefined || end.type === "tool.interrupted" || end.type === "call.waiting") return end;
   return { ...end, payload: { ...end.payload, executed_input: executedInput } } as CallEnd;
 }
 
@@ -111,6 +119,7 @@ async function conclude(turn: Turn, call: OpenCall, tool: ToolDefinition, settle
   const isOnce = tool.effect === "once";
   switch (settled.kind) {
     case "value": {
+      if (settled.value instanceof Deferred) return { type: "call.waiting", call, wait: settled.value.wait };
       const { output, asks } = settled.value instanceof EngineAnswer ? settled.value : { output: settled.value, asks: undefined };
       const result = await storableResult(turn, tool, output);
       if (result.kind === "failed") return { type: "tool.failed", call, attempt, payload: { error: result.error, duration_ms: elapsed() } };
@@ -125,7 +134,7 @@ async function conclude(turn: Turn, call: OpenCall, tool: ToolDefinition, settle
       return { type: "tool.failed", call, attempt, payload: { error: { code: "TOOL_TIMEOUT", message: `the tool did not answer within ${afterMs} ms` }, duration_ms: elapsed() } };
     }
     case "aborted":
-      return isOnce && turn.held.reason === "shutdown" ? { type: "tool.interrupted", call, attempt, payload: { reason: "aborted" } } : undefined;
+      return isOnce && turn.held.reason !== "lost" ? { type: "tool.interrupted", call, attempt, payload: { reason: "aborted" } } : undefined;
   }
 }
 
@@ -142,6 +151,7 @@ async function settle(turn: Turn, call: OpenCall, tool: ToolDefinition, execute:
     turn: session.state.turn,
     callId: call.call.call_id,
     idempotencyKey: `${row.id}:${session.state.turn}:${call.index}`,
+    completionToken: `${row.id}.${waitIdOf(row.id, session.state.turn, call.index)}`,
     secret: (name) => deps.secret(name, row.tenant),
     log: deps.log,
   };
@@ -171,7 +181,7 @@ async function settle(turn: Turn, call: OpenCall, tool: ToolDefinition, execute:
 }
 
 /** A schema of the user's own may throw (a refinement that does): the model is told, as of any other bad argument. */
-function checkInput(code: ToolCode, input: JsonValue): Checked {
+export function checkInput(code: ToolCode, input: JsonValue): Checked {
   try {
     return code.check(input);
   } catch (error) {

@@ -37,7 +37,10 @@ export const compactionFailpoints = [
   "marker.committed",
 ] as const;
 
-const failpoints = [...turnFailpoints, ...compactionFailpoints];
+/** Where calls wait for the outside, and where a turn is stopped. */
+export const lifeFailpoints = ["wait.before_append", "wait.committed", "answer.before_append", "answer.committed", "stop.before_append", "stop.committed"] as const;
+
+const failpoints = [...turnFailpoints, ...compactionFailpoints, ...lifeFailpoints];
 export type Failpoint = (typeof failpoints)[number];
 
 const armed = readArmed(process.env["CAPSTAN_FAILPOINT"]);

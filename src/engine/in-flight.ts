@@ -2,7 +2,7 @@
  * The runs that this process holds right now, each with the signal that stops its model call and tools. A poll asks
  * the database which of them are still ours (queue/held-watch.ts); a graceful stop aborts all with another reason.
  */
-export type AbortReason = "lost" | "shutdown";
+export type AbortReason = "lost" | "stopped" | "shutdown";
 
 export interface HeldRun {
   readonly runId: string;
@@ -38,9 +38,10 @@ export class InFlight {
       signal: controller.signal,
       reason: undefined,
       abort(reason) {
-        if (this.reason !== undefined) return;
+        // A run that is stopped may be lost yet; nothing brings a lost one back.
+        if (this.reason === "lost" || (this.reason !== undefined && reason !== "lost")) return;
         this.reason = reason;
-        controller.abort(new Error(reason === "lost" ? "the run was cancelled or taken over" : "the worker is stopping"));
+        controller.abort(new Error({ lost: "the run was cancelled or taken over", stopped: "the turn was stopped", shutdown: "the worker is stopping" }[reason]));
       },
     };
     this.#held.add(held);

@@ -1,5 +1,6 @@
 /** What the engine asks of a model provider. Vendors' types stay behind it (src/providers). */
 import type { CanonicalCall } from "../domain/call.ts";
+import type { ModelDelta } from "../domain/delta.ts";
 import type { JsonObject } from "../domain/json.ts";
 import type { AssistantPart } from "../domain/transcript/message.ts";
 import type { Usage } from "../domain/usage.ts";
@@ -64,8 +65,8 @@ export interface ModelCallContext {
   readonly tenant: string;
   readonly runId: string;
   readonly turn: number;
-  /** Live text as it comes; not journaled. */
-  onDelta?(delta: { readonly type: "text" | "reasoning"; readonly text: string }): void;
+  /** Takes the answer as it comes, for followers; not journaled. Never throws. A model may leave it uncalled: its answer is then seen when it is whole. */
+  onDelta?(this: void, delta: ModelDelta): void;
 }
 
 /** A model that answers canonical calls. Failures after the call began are values; it throws for no outcome of the vendor. */

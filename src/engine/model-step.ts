@@ -11,10 +11,12 @@ import { genAi } from "../telemetry/names.ts";
 import { afterAnswer, fail, type AskMove } from "./boundary.ts";
 import { compactAfterOverflow } from "./compaction-step.ts";
 import { admitCall } from "./admission.ts";
+import { approvalFor } from "./call-waits.ts";
 import { isPossiblyBilled, modelEffect } from "./effects.ts";
 import { silentlyCutTo } from "./context-gauge.ts";
 import { hitFailpoint } from "./failpoints.ts";
 import type { ModelFailure, ModelOutcome, ModelResponse } from "./model-port.ts";
+import { stopIfAsked } from "./stop-turn.ts";
 import { Interrupted, type Turn } from "./turn.ts";
 
 /** A slot is held no longer than this for a retry; beyond, the run waits without one. */
@@ -58,7 +60,7 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
   // Input that waits is applied before the call, not a turn later; results that ride along must not be refused for it.
   // A request that is made again is the same request: its turn has begun, and input waits for the next boundary.
   try {
-    await turn.commit({ inboxMustBeEmpty: !mergesResults && move.again === undefined, turnDone: mergesResults });
+    await turn.commit({ ...(mergesResults || move.again !== undefined ? {} : { inboxAtMost: 0 }), turnDone: mergesResults });
   } catch (error) {
     await admission.abandon();
     throw error;
@@ -72,7 +74,10 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
   const timeout = AbortSignal.timeout(limits.modelTimeoutMs);
   const signal = AbortSignal.any([held.signal, timeout]);
   let outcome = await admission.run(
-    () => model.call(call, { signal, tenant: row.tenant, runId: row.id, turn: move.turn }),
+    () =>
+      deps.deltas.during({ runId: row.id, tenant: row.tenant, turn: move.turn, attempt: move.attempt }, (onDelta) =>
+        model.call(call, { signal, tenant: row.tenant, runId: row.id, turn: move.turn, onDelta }),
+      ),
     (result) => reportOf(result, deps.models.costUsdMicros(model.name, usageOf(result))),
   );
   hitFailpoint("model.returned");
@@ -98,6 +103,12 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
   if (held.reason === "lost") {
     await recordLostCall(turn, move, outcome);
     throw new Interrupted();
+  }
+  if (outcome.kind === "aborted" && held.reason === "stopped") {
+    stageFailure(turn, move, { code: "STOPPED", message: "the turn was stopped from outside before the model had answered", retryable: false, countsAsAttempt: false }, durationMs, undefined);
+    if (await stopIfAsked(turn)) return "rest";
+    await turn.commit({ release: true, wish: "now" });
+    return "rest";
   }
   if (outcome.kind === "aborted") return await giveUpForShutdown(turn, move, durationMs);
   if (outcome.kind === "failed") return await afterFailure(turn, move, outcome, durationMs);
@@ -147,7 +158,8 @@ function announcedCalls(turn: Turn, content: readonly AssistantPart[], parallelT
   const calls = content.flatMap((part) => (part.type === "tool_call" ? [part] : []));
   return calls.flatMap((call, index) => {
     const effect = definition?.tools.find((tool) => tool.name === call.name)?.effect;
-    return index < parallelTools && effect === "once" && call.invalid === undefined ? [index] : [];
+    const isReady = index < parallelTools && effect === "once" && call.invalid === undefined;
+    return isReady && definition !== undefined && approvalFor(turn, definition, { call }) === undefined ? [index] : [];
   });
 }
 

@@ -1,5 +1,6 @@
 /** What the engine needs from the edges. Postgres stands behind the store ports (src/store), graphile-worker behind none: the engine does not know of it. */
 import type { AgentDefinition } from "../domain/definition.ts";
+import type { ModelDelta } from "../domain/delta.ts";
 import type { CompactionReason, Summarized } from "../domain/compaction/types.ts";
 import type { CapstanEvent, EventOf, EventPayload, NewEvent, WaitReason } from "../domain/event.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
@@ -18,7 +19,10 @@ export interface RunRow {
   readonly paused: boolean;
   readonly workerId: string | undefined;
   readonly fencingToken: number;
+  /** Position of the run's next event (domain/position.ts). */
   readonly nextSeq: number;
+  /** Events of the runs before it that its view begins with. */
+  readonly seqOffset: number;
   readonly turn: number;
   readonly crashCount: number;
   readonly inboxPending: number;
@@ -34,6 +38,8 @@ export interface RunRow {
   readonly traceparent: string | undefined;
   readonly priority: number;
   readonly pool: string;
+  /** Under how many parents it was spawned. */
+  readonly depth: number;
   /** The database's clock when the row was read. */
   readonly now: Date;
 }
@@ -70,13 +76,20 @@ export interface RunPatch {
 
 export interface AppendRequest {
   readonly runId: string;
-  /** seq of the last event that the writer knows. */
+  /** Position of the last event that the writer knows. */
   readonly expectedSeq: number;
+  /** Of the run's row: the rows are written with seqs of their own. Default 0. */
+  readonly seqOffset?: number;
   /** `claim` takes a free run and raises its fencing token; `held` writes under a token already taken. */
   readonly guard: { readonly kind: "claim" } | { readonly kind: "held"; readonly token: number };
-  /** Inbox items that these events apply. The append is refused with kind `inbox` if others wait and `inboxMustBeEmpty`. */
+  /** Inbox items that these events apply. The append is refused with kind `inbox` if more than `inboxAtMost` others wait. */
   readonly applied: readonly { readonly id: string; readonly seq: number }[];
-  readonly inboxMustBeEmpty: boolean;
+  /** Undefined: whatever waits. */
+  readonly inboxAtMost?: number;
+  /** These are the events of a compaction of a run that has ended, which alone it still takes. */
+  readonly onEnded?: boolean;
+  /** Rows in `waits` whose calls these events answer. */
+  readonly settles?: readonly string[];
   readonly events: readonly NewEvent[];
   readonly patch: RunPatch;
   /** Give the lease back with this commit. */
@@ -96,13 +109,29 @@ export interface LoadedRun {
   readonly row: RunRow;
   /** All events; or, when the view begins at a marker, those from its tail's first on. */
   readonly events: readonly CapstanEvent[];
-  readonly marked?: { readonly created: EventOf<"run.created">; readonly marker: EventOf<"context.compacted"> };
+  readonly marked?: {
+    /** The first event of the whole line. */
+    readonly created: EventOf<"run.created">;
+    /** The run's own first event, when its view begins with another run's and the events do not hold it. */
+    readonly own?: EventOf<"run.created">;
+    readonly marker: EventOf<"context.compacted">;
+    /** Of the run that the events begin in. */
+    readonly definitionSha: string | undefined;
+  };
+}
+
+export interface ChildOutcome {
+  readonly index: number;
+  readonly agent: string;
+  readonly runId: string;
+  readonly output?: JsonValue;
+  readonly error?: { readonly code: string; readonly message: string };
 }
 
 export interface JournalStore {
   /** Row and events from the view's start; undefined when there is no such run. Throws EventUnknownError, EventInvalidError. */
   load(runId: string): Promise<LoadedRun | undefined>;
-  /** The journal from its first event to the one before `below`, page by page. */
+  /** The run's line from its first event to the one before position `below`, page by page. */
   eventsBelow(runId: string, below: number): AsyncIterable<CapstanEvent>;
   pendingInbox(runId: string, limit: number): Promise<InboxItem[]>;
   /**
@@ -112,8 +141,10 @@ export interface JournalStore {
   append(request: AppendRequest): Promise<AppendOutcome>;
   /** Gives a held run back without writing an event, and wants a job. No error when the lease is gone. */
   giveBack(runId: string, token: number, wishAt: "now" | Date | undefined): Promise<void>;
-  /** Which of these runs are no longer held under these tokens. */
-  lost(held: readonly { readonly runId: string; readonly token: number }[]): Promise<string[]>;
+  /** Which of these runs are no longer held under these tokens, and which are and were asked to stop. */
+  called(held: readonly { readonly runId: string; readonly token: number }[]): Promise<{ readonly runId: string; readonly why: "lost" | "stopped" }[]>;
+  /** How the runs ended that a call had started, in the call's order. */
+  childOutcomes(runId: string, call: string): Promise<ChildOutcome[]>;
 }
 
 export interface DefinitionStore {
@@ -310,4 +341,17 @@ export interface QuotaGate {
   reserve(effect: Effect, estimate: EffectEstimate): Promise<QuotaGrant>;
   /** `reserved` when nobody knows what the call took. Never throws: a result must not be lost for its bill. */
   settle(reservation: QuotaReservation, actual: { readonly calls: number; readonly tokens: number; readonly costUsdMicros: number } | "reserved"): Promise<void>;
+}
+
+/** Where live text of model calls goes: to whoever follows the run, and nowhere when nobody does. */
+export interface Deltas {
+  /** Makes a call with a listener for its deltas, which never throws, waits or fails the call. */
+  during<T>(call: DeltaCall, work: (onDelta: (this: void, delta: ModelDelta) => void) => Promise<T>): Promise<T>;
+}
+
+export interface DeltaCall {
+  readonly runId: string;
+  readonly tenant: string;
+  readonly turn: number;
+  readonly attempt: number;
 }

@@ -37,7 +37,7 @@ export interface RunMemory {
 export function remember({ row, events, marked }: LoadedRun, loadedAtMs: number): RunMemory {
   return {
     row,
-    state: marked === undefined ? fold(events, initialState()) : resumeAtMarker({ ...marked, tail: events, definitionSha: row.definitionSha, usage: row.usage }),
+    state: marked === undefined ? fold(events, initialState()) : resumeAtMarker({ ...marked, tail: events, usage: row.usage }),
     meter: new TranscriptMeter(),
     definition: undefined,
     journalBytes: row.journalBytes,

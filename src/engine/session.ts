@@ -5,10 +5,11 @@
 import type { RunState } from "../domain/fold.ts";
 import { evolve } from "../domain/fold.ts";
 import { growthLevel } from "../domain/growth.ts";
-import { newEvent, type EventEnvelope, type EventPayload, type EventType, type NewEvent } from "../domain/event.ts";
+import { newEvent, type EventEnvelope, type EventPayload, type EventType, type NewEvent, type WaitReason } from "../domain/event.ts";
 import type { CallFrame } from "../domain/transcript/render.ts";
 import type { AppendOutcome, JournalStore } from "./ports.ts";
 import { remember, type RunMemory } from "./run-memory.ts";
+import { isTerminal } from "../domain/run.ts";
 import { RunMissingError, SeqConflictError } from "../domain/append-error.ts";
 
 /** The append was not written though nothing is wrong: somebody was first, or input waits. Look again. */
@@ -23,9 +24,13 @@ export class Refused extends Error {
 export interface CommitOptions {
   readonly release?: boolean;
   readonly wish?: "now" | Date;
-  readonly inboxMustBeEmpty?: boolean;
+  /** Refused when more items than this wait in the inbox besides those that are applied. */
+  readonly inboxAtMost?: number;
   readonly turnDone?: boolean;
 }
+
+/** Reasons that time alone may end: their wish says when. */
+const timedReasons: ReadonlySet<WaitReason> = new Set(["retry", "quota", "approval", "children", "signal", "timer"]);
 
 type Envelope = Partial<Pick<EventEnvelope, "attempt" | "stepKey" | "origin" | "actor" | "inboxId">> & { readonly turn?: number };
 
@@ -35,6 +40,7 @@ export class RunSession {
   readonly #clockMs: () => number;
   #staged: NewEvent[] = [];
   #applied: { id: string; seq: number }[] = [];
+  #settled: string[] = [];
   /** seq of the last committed event. */
   #committedSeq: number;
   #token: number | undefined;
@@ -76,6 +82,16 @@ export class RunSession {
     this.#stageEvent(newEvent(type, payload, { turn: state.turn, attempt: 0, epoch: state.epoch, ...envelope }));
   }
 
+  /** Takes an item that has nothing to say any more out of the inbox. */
+  consume(inboxId: string): void {
+    this.#applied.push({ id: inboxId, seq: this.state.seq });
+  }
+
+  /** What is staged answers the call that waited under this id. */
+  settle(waitId: string): void {
+    this.#settled.push(waitId);
+  }
+
   #stageEvent(event: NewEvent): void {
     const seq = this.state.seq + 1;
     this.#staged.push(event);
@@ -87,18 +103,22 @@ export class RunSession {
    * Commits what is staged together with the run's end (or rest), which is written only if the inbox is empty: that is
    * checked in the same statement. If input has come, what was staged before the end is committed without it.
    */
-  async commitEnd(stageEnd: () => void, wish?: Date): Promise<"ended" | "input_waits"> {
+  async commitEnd(stageEnd: () => void, wish?: Date, inboxAtMost = 0): Promise<"ended" | "input_waits"> {
     const before = this.#staged;
+    const settled = [...this.#settled];
+    const consumed = this.#applied.filter(({ id }) => !before.some((event) => event.inboxId === id));
     this.#staged = [...before];
     stageEnd();
     try {
-      await this.commit({ release: true, inboxMustBeEmpty: true, turnDone: true, ...(wish === undefined ? {} : { wish }) });
+      await this.commit({ release: true, inboxAtMost, turnDone: true, ...(wish === undefined ? {} : { wish }) });
       return "ended";
     } catch (error) {
       if (!(error instanceof Refused) || error.outcome.kind !== "inbox") throw error;
     }
     await this.#reload();
     for (const event of before) this.#stageEvent(event);
+    this.#settled = settled;
+    this.#applied.push(...consumed);
     if (before.length > 0) await this.commit({ turnDone: true });
     return "input_waits";
   }
@@ -110,11 +130,12 @@ export class RunSession {
     this.memory = { ...remember(loaded, this.#clockMs()), definition };
     this.#staged = [];
     this.#applied = [];
+    this.#settled = [];
     if (this.state.seq !== this.#committedSeq) throw new SeqConflictError(this.memory.row.id, this.#committedSeq, this.state.seq);
   }
 
   /** Commits what is staged; takes the run if it is not held yet. Throws Refused and the journal's four errors. */
-  async commit({ release = false, wish, inboxMustBeEmpty = false, turnDone = false }: CommitOptions = {}): Promise<void> {
+  async commit({ release = false, wish, inboxAtMost, turnDone = false }: CommitOptions = {}): Promise<void> {
     const { memory, state } = this;
     const transcriptBytes = this.transcriptBytes;
     const numbers = { transcriptBytes, journalBytes: memory.journalBytes, contextTokens: state.contextTokens, windowTokens: this.windowTokens };
@@ -122,14 +143,17 @@ export class RunSession {
     const outcome = await this.#store.append({
       runId: memory.row.id,
       expectedSeq: this.#committedSeq,
+      seqOffset: memory.row.seqOffset,
       guard: this.#token === undefined ? { kind: "claim" } : { kind: "held", token: this.#token },
       applied: this.#applied,
-      inboxMustBeEmpty,
+      ...(inboxAtMost === undefined ? {} : { inboxAtMost }),
+      ...(isTerminal(memory.row.status) ? { onEnded: true } : {}),
+      ...(this.#settled.length === 0 ? {} : { settles: this.#settled }),
       events: this.#staged,
       patch: {
         status: state.status === "queued" && !release ? "running" : state.status,
         waitReason: state.waitReason,
-        wakeAt: wish instanceof Date && (state.waitReason === "retry" || state.waitReason === "timer" || state.waitReason === "quota") ? wish : undefined,
+        wakeAt: wish instanceof Date && state.waitReason !== undefined && timedReasons.has(state.waitReason) ? wish : undefined,
         turn: state.turn,
         transcriptBytes,
         viewEpoch: state.epoch,
@@ -151,6 +175,7 @@ export class RunSession {
     if (outcome.kind !== "appended") throw new Refused(outcome);
     this.#staged = [];
     this.#applied = [];
+    this.#settled = [];
     this.#committedSeq = state.seq;
     this.committed = committedOf(state);
     this.#token = release ? undefined : outcome.token;

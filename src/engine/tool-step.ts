@@ -1,18 +1,21 @@
 /** Answers the open calls of a response: runs them side by side, records each as soon as it is known. */
 import type { AgentDefinition } from "../domain/definition.ts";
-import type { EventPayload } from "../domain/event.ts";
-import { callStepKey } from "../domain/event.ts";
+import type { CallWait } from "../domain/event.ts";
 import type { OpenCall } from "../domain/fold.ts";
 import { MAX_CORRECTIONS, resolveLimits } from "../domain/limits.ts";
 import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
 import type { JsonValue } from "../domain/json.ts";
 import { checkGates, fail, INBOX_BATCH, prepareAgent } from "./boundary.ts";
 import { applyCompactionItem } from "./compaction-step.ts";
+import { approvalFor, isNews, outsideReasons, parkForCalls, readNews, takeNews } from "./call-waits.ts";
+import { journaledWait } from "./deferred.ts";
 import { executeCall, refuseCall, type CallEnd } from "./execute-call.ts";
 import { hitFailpoint } from "./failpoints.ts";
 import { checkAgainst, issuesText } from "./json-schema.ts";
 import type { Model } from "./model-port.ts";
+import { stopIfAsked, stopTurn } from "./stop-turn.ts";
 import { Interrupted, type Turn } from "./turn.ts";
+import { waitIdOf } from "./wait-id.ts";
 
 export type ToolsOutcome = { readonly kind: "answered"; readonly tookMs: number } | { readonly kind: "rest" };
 
@@ -26,57 +29,89 @@ const REST = { kind: "rest" } as const;
 export async function runTools(turn: Turn, ours: boolean): Promise<ToolsOutcome> {
   const { session, deps, held } = turn;
   const startedMs = deps.clockMs();
-  if (!ours && (await checkGates(turn)) === "rest") return REST;
+  if (!ours && ((await checkGates(turn)) === "rest" || (await stopIfAsked(turn)))) return REST;
   const prepared = await prepareAgent(turn);
   if (prepared.kind === "rest") return REST;
   const { definition } = prepared;
+  let news = await readNews(turn);
+  const { waitReason } = session.state;
+  // A job that came for nothing: the run is not taken from those that it waits for.
+  if (!ours && waitReason !== undefined && outsideReasons.has(waitReason) && !isNews(turn, news)) return REST;
   const limits = resolveLimits(definition, session.state.interactive);
   const span = turn.spans.turn(session.state.turn);
   span.set({ "capstan.calls": openCalls(turn).length });
 
   const toolOf = (call: OpenCall) => definition.tools.find((tool) => tool.name === call.call.name);
   if (!ours) {
-    if (session.state.waitReason !== undefined) session.stage("run.resumed", { from: session.state.waitReason });
+    if (waitReason !== undefined) session.stage("run.resumed", { from: waitReason });
     for (const call of openCalls(turn)) {
-      if (call.announced && toolOf(call)?.effect === "once") stageEnd(turn, { type: "tool.interrupted", call, payload: { reason: "worker_lost" } });
+      if (call.announced && call.waiting === undefined && toolOf(call)?.effect === "once") turn.stageEnd({ type: "tool.interrupted", call, payload: { reason: "worker_lost" } });
     }
-    if (session.token === undefined) await turn.commit();
   }
+  const took = await takeNews(turn, news, definition);
+  if (session.token === undefined) await turn.commit();
+  if (took) hitFailpoint("answer.committed");
 
-  const queue: OpenCall[] = [];
-  let submitted = acceptedOutput(turn, toolOf);
-  for (const call of openCalls(turn)) {
-    const refusal = refuseCall(call, toolOf(call), definition, limits);
-    if (refusal !== undefined) stageEnd(turn, refusal);
-    else if (call.call.name === SUBMIT_OUTPUT_TOOL && toolOf(call) === undefined) {
-      const output = call.call.input ?? null;
-      const checked = checkAgainst(definition.output_schema ?? {}, output);
-      if (checked.ok) submitted = output;
-      stageEnd(
-        turn,
-        checked.ok
-          ? { type: "tool.completed", call, payload: { output: "accepted", duration_ms: 0 } }
-          : {
-              type: "tool.failed",
-              call,
-              payload: {
-                error: {
-                  code: "OUTPUT_INVALID",
-                  message: `the result does not fit the output schema: ${issuesText(checked.issues)}. Correct it and call ${SUBMIT_OUTPUT_TOOL} again.`,
-                },
-                duration_ms: 0,
-              },
-            },
-      );
-    } else queue.push(call);
-  }
-
-  await executeAll(turn, queue, limits.parallelTools, toolOf);
-  if (held.reason === "lost") throw new Interrupted();
-  if (openCalls(turn).length > 0) {
-    // The worker is stopping: calls that may be repeated are left open for the next worker.
-    await turn.commit({ release: true, wish: "now" });
+  if (news.stop !== undefined) {
+    await stopTurn(turn, news.stop);
     return REST;
+  }
+  let submitted = acceptedOutput(turn, toolOf);
+  for (;;) {
+    const queue: OpenCall[] = [];
+    for (const call of openCalls(turn)) {
+      if (call.waiting !== undefined) continue;
+      const refusal = refuseCall(call, toolOf(call), definition, limits);
+      if (refusal !== undefined) turn.stageEnd(refusal);
+      else if (call.call.name === SUBMIT_OUTPUT_TOOL && toolOf(call) === undefined) {
+        const output = call.call.input ?? null;
+        const checked = checkAgainst(definition.output_schema ?? {}, output);
+        if (checked.ok) submitted = output;
+        turn.stageEnd(
+          checked.ok
+            ? { type: "tool.completed", call, payload: { output: "accepted", duration_ms: 0 } }
+            : {
+                type: "tool.failed",
+                call,
+                payload: {
+                  error: {
+                    code: "OUTPUT_INVALID",
+                    message: `the result does not fit the output schema: ${issuesText(checked.issues)}. Correct it and call ${SUBMIT_OUTPUT_TOOL} again.`,
+                  },
+                  duration_ms: 0,
+                },
+              },
+        );
+      } else {
+        const approval = approvalFor(turn, definition, call);
+        if (approval === undefined) queue.push(call);
+        else stageWait(turn, call, approval);
+      }
+    }
+
+    await executeAll(turn, queue, limits.parallelTools, toolOf);
+    if (held.reason === "lost") throw new Interrupted();
+    const open = openCalls(turn);
+    if (open.length === 0) break;
+    news = await readNews(turn);
+    if (news.stop !== undefined) {
+      await stopTurn(turn, news.stop);
+      return REST;
+    }
+    if (open.some((call) => call.waiting === undefined)) {
+      // The worker is stopping: calls that may be repeated are left open for the next worker.
+      await turn.commit({ release: true, wish: "now" });
+      return REST;
+    }
+    // All that is left is answered from outside; a refused rest means that something came just now.
+    if (await takeNews(turn, news, definition)) continue;
+    if ((await parkForCalls(turn, news.left)) === "parked") return REST;
+    news = await readNews(turn);
+    if (news.stop !== undefined) {
+      await stopTurn(turn, news.stop);
+      return REST;
+    }
+    await takeNews(turn, news, definition);
   }
   if (submitted !== undefined) {
     const output = submitted;
@@ -149,7 +184,10 @@ async function executeAll(turn: Turn, queue: OpenCall[], parallel: number, toolO
     });
     // Tools that end in the same moment are recorded together.
     await new Promise((resolve) => setImmediate(resolve));
-    for (const end of ended.splice(0)) stageEnd(turn, end);
+    for (const end of ended.splice(0)) {
+      if (end.type === "call.waiting") stageWait(turn, end.call, journaledWait(end.wait, turn.now));
+      else turn.stageEnd(end);
+    }
     if (broken.length > 0) throw broken[0];
     if (held.reason === "lost") return;
     if ((running > 0 || queue.length > 0) && session.hasStaged) await turn.commit();
@@ -171,17 +209,8 @@ function openCalls(turn: Turn): OpenCall[] {
   return phase.kind === "calling" ? phase.calls.filter((call) => call.result === undefined) : [];
 }
 
-function stageEnd(turn: Turn, end: CallEnd): void {
+function stageWait(turn: Turn, { index, call }: OpenCall, wait: CallWait): void {
   const { session } = turn;
-  const { index, call } = end.call;
-  const base = { call_id: call.call_id, index, name: call.name };
-  const envelope = { attempt: end.attempt ?? 1, stepKey: callStepKey(session.state.turn, index), origin: `tool:${call.name}` };
-  switch (end.type) {
-    case "tool.completed":
-      return session.stage("tool.completed", { ...base, ...end.payload } satisfies EventPayload<"tool.completed">, envelope);
-    case "tool.failed":
-      return session.stage("tool.failed", { ...base, ...end.payload }, envelope);
-    case "tool.interrupted":
-      return session.stage("tool.interrupted", { ...base, ...end.payload }, envelope);
-  }
+  const waitId = waitIdOf(session.memory.row.id, session.state.turn, index);
+  session.stage("call.waiting", { call_id: call.call_id, index, name: call.name, wait_id: waitId, wait });
 }

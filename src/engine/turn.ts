@@ -8,12 +8,19 @@
  */
 import { LeaseLostError, RunFinishedError, RunMissingError, SeqConflictError } from "../domain/append-error.ts";
 import { CapstanError, recordError } from "../domain/error.ts";
+import { mergeCompaction } from "../domain/compaction/policy.ts";
+import type { AgentDefinition } from "../domain/definition.ts";
+import { callStepKey } from "../domain/event.ts";
 import type { TurnPhase } from "../domain/fold.ts";
+import { grantsOf, narrowGrants } from "../domain/grants.ts";
+import { isTerminal } from "../domain/run.ts";
 import { EventInvalidError, EventUnknownError, JournalDamagedError } from "../domain/upcast.ts";
 import { atBoundary } from "./boundary.ts";
+import { compactEnded } from "./compact-ended.ts";
 import type { EngineDeps } from "./deps.ts";
 import { hitFailpoint } from "./failpoints.ts";
 import { crosses, warnOfGrowth } from "./growth-warning.ts";
+import type { CallEnd } from "./execute-call.ts";
 import type { HeldRun } from "./in-flight.ts";
 import { askModel } from "./model-step.ts";
 import { remember, type RunMemory } from "./run-memory.ts";
@@ -116,6 +123,7 @@ export class Turn {
 
   async #drive(): Promise<void> {
     const { session, deps } = this;
+    if (isTerminal(session.state.status)) return await compactEnded(this);
     const startedMs = deps.clockMs();
     let turns = 0;
     let justResponded = false;
@@ -206,10 +214,38 @@ export class Turn {
     this.#committed();
   }
 
-  async commitEnd(stageEnd: () => void, wish?: Date): Promise<"ended" | "input_waits"> {
+  /** The definition as it holds for this run: with the compaction that was set for it alone, and no more than it was handed down. */
+  definitionOf(stored: AgentDefinition): AgentDefinition {
+    const { ownCompaction, handedDown } = this.session.state;
+    if (ownCompaction === undefined && handedDown === undefined) return stored;
+    const compaction = mergeCompaction(stored.compaction, ownCompaction);
+    return {
+      ...stored,
+      ...(compaction === undefined ? {} : { compaction }),
+      ...(handedDown === undefined ? {} : { grants: narrowGrants(grantsOf(stored), handedDown) }),
+    };
+  }
+
+  /** Records how a call ended; `by` says who answered one that waited. */
+  stageEnd(end: Exclude<CallEnd, { type: "call.waiting" }>, by: { readonly inboxId?: string; readonly actor?: string; readonly origin?: string } = {}): void {
+    const { session } = this;
+    const { index, call } = end.call;
+    const base = { call_id: call.call_id, index, name: call.name };
+    const envelope = { attempt: end.attempt ?? 1, stepKey: callStepKey(session.state.turn, index), origin: `tool:${call.name}`, ...by };
+    switch (end.type) {
+      case "tool.completed":
+        return session.stage("tool.completed", { ...base, ...end.payload }, envelope);
+      case "tool.failed":
+        return session.stage("tool.failed", { ...base, ...end.payload }, envelope);
+      case "tool.interrupted":
+        return session.stage("tool.interrupted", { ...base, ...end.payload }, envelope);
+    }
+  }
+
+  async commitEnd(stageEnd: () => void, wish?: Date, inboxAtMost = 0): Promise<"ended" | "input_waits"> {
     hitFailpoint("end.before_append");
     this.session.spanContext = this.spans.traceparent;
-    const outcome = await this.session.commitEnd(stageEnd, wish);
+    const outcome = await this.session.commitEnd(stageEnd, wish, inboxAtMost);
     hitFailpoint("end.committed");
     this.#committed();
     return outcome;

@@ -26,8 +26,8 @@ export interface VerifyReport {
 
 export interface VerifySources {
   readonly runId: string;
-  /** The whole journal in seq order, with each row's fencing token. */
-  readonly rows: AsyncIterable<{ readonly event: CapstanEvent; readonly fencingToken: number }>;
+  /** The run's whole line in order, with each row's fencing token and the run that wrote it: what a base wrote is folded, and verified with the base. */
+  readonly rows: AsyncIterable<{ readonly event: CapstanEvent; readonly fencingToken: number; readonly runId?: string }>;
   definition(sha: string): Promise<AgentDefinition | undefined>;
   /** The wire bytes of a call by this process's client; undefined when there is none, or it cannot be rendered here. */
   wire?(call: CanonicalCall): Promise<WireEvidence | undefined>;
@@ -40,7 +40,11 @@ const MAX_PROBLEMS = 20;
 
 export async function verifyRun(sources: VerifySources): Promise<VerifyReport> {
   const checker = new Checker(sources);
-  for await (const { event, fencingToken } of sources.rows) {
+  for await (const { event, fencingToken, runId } of sources.rows) {
+    if (runId !== undefined && runId !== sources.runId) {
+      if (!checker.inherit(event)) break;
+      continue;
+    }
     checker.events++;
     if (!(await checker.check(event, fencingToken))) break;
   }
@@ -73,6 +77,9 @@ class Checker {
     if (event.seq !== state.seq + 1) this.#problem(`seq ${event.seq} follows ${state.seq}`);
     if (fencingToken < this.#token) this.#problem(`event ${event.seq} carries fencing token ${fencingToken} after ${this.#token}`);
     this.#token = Math.max(this.#token, fencingToken);
+    if (event.type === "run.created" && (event.payload.base?.position ?? 0) !== event.seq - 1) {
+      this.#problem(`event ${event.seq} says that ${event.payload.base?.position ?? 0} events come before the run's first`);
+    }
     if (event.stepKey !== undefined) {
       if (this.#steps.has(event.stepKey)) this.#problem(`step ${event.stepKey} is recorded twice (event ${event.seq})`);
       this.#steps.add(event.stepKey);
@@ -80,14 +87,25 @@ class Checker {
     if (event.type === "model.requested") await this.#compare(event);
     const replaced = event.type === "context.compacted" ? this.#replaced(event) : undefined;
     if (event.type === "model.responded" && event.payload.wire !== undefined) await this.#compareWire(event);
+    if (!this.#evolve(event)) return false;
+    if (event.type === "context.compacted") this.#compareMarker(event, replaced as string);
+    return this.problems.length < MAX_PROBLEMS;
+  }
+
+  /** An event that the run's view begins with. False when the line cannot be folded further. */
+  inherit(event: CapstanEvent): boolean {
+    if (event.seq !== this.#state.seq + 1) this.#problem(`event ${event.seq} of the runs before it follows ${this.#state.seq}`);
+    return this.#evolve(event) && this.problems.length < MAX_PROBLEMS;
+  }
+
+  #evolve(event: CapstanEvent): boolean {
     try {
-      evolve(state, event);
+      evolve(this.#state, event);
+      return true;
     } catch (error) {
       this.#problem(`event ${event.seq} (${event.type}) cannot be folded: ${(error as Error).message}`);
       return false;
     }
-    if (event.type === "context.compacted") this.#compareMarker(event, replaced as string);
-    return this.problems.length < MAX_PROBLEMS;
   }
 
   /** Digest of the messages that a marker replaces, neither the pinned task nor an earlier head. */

@@ -3,6 +3,7 @@
  * arguments are made storable; metadata is kept exactly as sent, unless it holds what jsonb refuses.
  */
 import type { LanguageModelV4FinishReason, LanguageModelV4StreamPart, LanguageModelV4Usage, SharedV4ProviderMetadata } from "@ai-sdk/provider";
+import type { ModelDelta } from "../domain/delta.ts";
 import { canonicalJson, parseJson, toJsonValue, wellFormedText, type JsonObject, type JsonValue } from "../domain/json.ts";
 import type { AssistantPart, ToolCallPart } from "../domain/transcript/message.ts";
 import type { Usage } from "../domain/usage.ts";
@@ -25,6 +26,8 @@ export type Collected =
 export class StreamCollector {
   readonly #blocks: Block[] = [];
   readonly #open = new Map<string, Extract<Block, { kind: "text" | "reasoning" }>>();
+  /** Calls whose arguments are being written, by the vendor's id for the input. */
+  readonly #inputs = new Map<string, { readonly index: number; readonly name: string }>();
   #onDelta: ModelCallContext["onDelta"];
   readonly #usageInEvent: Vendor["usageInEvent"];
   #error: { readonly error: unknown } | undefined;
@@ -54,7 +57,7 @@ export class StreamCollector {
         const block = this.#open.get(`${kind} ${part.id}`) ?? this.#block(kind, part.id, undefined);
         block.text += part.delta;
         block.metadata = merged(block.metadata, part.providerMetadata);
-        if (part.delta !== "") this.#live({ type: kind, text: part.delta });
+        if (part.delta !== "") this.#live({ kind, text: part.delta });
         return;
       }
       case "text-end":
@@ -63,6 +66,15 @@ export class StreamCollector {
         const block = this.#open.get(key);
         if (block !== undefined) block.metadata = merged(block.metadata, part.providerMetadata);
         this.#open.delete(key);
+        return;
+      }
+      case "tool-input-start":
+        // The vendor's own tools are not among the answer's calls.
+        if (part.providerExecuted !== true) this.#inputs.set(part.id, { index: this.#inputs.size, name: part.toolName });
+        return;
+      case "tool-input-delta": {
+        const input = this.#inputs.get(part.id);
+        if (input !== undefined && part.delta !== "") this.#live({ kind: "tool_arguments", text: part.delta, ...input });
         return;
       }
       case "tool-call":
@@ -125,7 +137,7 @@ export class StreamCollector {
   }
 
   /** Live text is a courtesy: a listener that throws must not cost a paid answer. */
-  #live(delta: { readonly type: "text" | "reasoning"; readonly text: string }): void {
+  #live(delta: ModelDelta): void {
     try {
       this.#onDelta?.(delta);
     } catch {

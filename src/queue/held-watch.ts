@@ -1,4 +1,4 @@
-/** Asks the database which of the runs in flight are no longer ours (cancelled, taken over) and aborts those. */
+/** Asks the database which of the runs in flight are no longer ours (cancelled, taken over) or were asked to stop, and aborts those. */
 import type { InFlight } from "../engine/in-flight.ts";
 import type { JournalStore, Log } from "../engine/ports.ts";
 import { Loop } from "./loop.ts";
@@ -32,12 +32,13 @@ export class HeldWatch {
   async #round(): Promise<void> {
     const held = this.#inFlight.olderThan(MIN_AGE_MS, performance.now());
     if (held.length === 0) return;
-    const lost = new Set(await this.#store.lost(held.map(({ run, token }) => ({ runId: run.runId, token }))));
+    const called = new Map((await this.#store.called(held.map(({ run, token }) => ({ runId: run.runId, token })))).map(({ runId, why }) => [runId, why]));
     for (const { run, token } of held) {
       // Its token may have moved on while we asked: then the answer was about a lease that it gave back itself.
-      if (!lost.has(run.runId) || run.token !== token) continue;
-      this.#log.info({ runId: run.runId, fencingToken: token }, "aborting a run that was cancelled or taken over");
-      run.abort("lost");
+      const why = called.get(run.runId);
+      if (why === undefined || run.token !== token) continue;
+      if (run.reason === undefined) this.#log.info({ runId: run.runId, fencingToken: token }, why === "lost" ? "aborting a run that was cancelled or taken over" : "stopping the turn of a run");
+      run.abort(why);
     }
   }
 }

@@ -33,7 +33,7 @@ with claimed as (
     and t.state = 'requested' and t.due_at <= capstan.now()
   returning t.*
 )
-select c.id, c.run_id, c.tenant, c.agent, c.view_epoch, c.fencing_token, c.attempts, c.request, r.finished_at is not null as ended, r.wait_reason is not distinct from 'compaction' as waits, r.turn, (extract(epoch from capstan.now() - c.requested_at) * 1000)::float8 as age_ms
+select c.id, c.run_id, c.tenant, c.agent, c.view_epoch, c.fencing_token, c.attempts, c.request, coalesce(c.requested_at <= r.finished_at, false) as ended, r.wait_reason is not distinct from 'compaction' as waits, r.turn, (extract(epoch from capstan.now() - c.requested_at) * 1000)::float8 as age_ms
 from claimed c join capstan.runs r on r.id = c.run_id`;
 
 /** Waiting for a quota is no try. */
@@ -55,7 +55,7 @@ const LOST_SQL = `
 select h.id from unnest($1::uuid[], $2::int[]) as h(id, token)
 left join capstan.compaction_tasks t on t.id = h.id
 left join capstan.runs r on r.id = t.run_id
-where t.id is null or t.fencing_token <> h.token or t.state <> 'summarizing' or r.finished_at is not null`;
+where t.id is null or t.fencing_token <> h.token or t.state <> 'summarizing' or t.requested_at <= r.finished_at`;
 
 export class PostgresCompactionTasks implements CompactionTasks {
   readonly #pool: pg.Pool;

@@ -30,25 +30,29 @@ export class PostgresDefinitionStore implements DefinitionStore {
     return definition;
   }
 
+  /** Also of a retired agent: a run that was enqueued before any definition was known goes on. */
   async promoted(name: string): Promise<{ sha: string; definition: AgentDefinition } | undefined> {
-    const { rows } = await this.#db.query<{ promoted_sha: string }>(this.#named("select promoted_sha from capstan.agents where name = $1 and retired_at is null"), [name]);
+    const { rows } = await this.#db.query<{ promoted_sha: string }>(this.#named("select promoted_sha from capstan.agents where name = $1"), [name]);
     const sha = rows[0]?.promoted_sha;
     const definition = sha === undefined ? undefined : await this.get(sha);
     return sha === undefined || definition === undefined ? undefined : { sha, definition };
   }
 
-  /** Stores a definition; promotes it if its agent has none yet, or if asked to. Gives its sha. Safe to repeat and to race. */
+  /**
+   * Stores a definition; promotes it if its agent has none yet, or if asked to. Gives its sha. Safe to repeat and to race.
+   * An agent that was retired stays so: a deploy must not bring back what somebody has taken out of service.
+   */
   async register(given: AgentDefinition, { promote = false, actor }: { promote?: boolean; actor?: string } = {}): Promise<string> {
     const definition = normalizeDefinition(given);
     const sha = definitionSha(definition);
     await this.#db.query(
       this.#named(`
-        with stored as (
-          insert into capstan.agent_definitions (sha, name, definition) values ($1, $2, $3::jsonb) on conflict (sha) do nothing
+        with clock as materialized (select capstan.now() as at), stored as (
+          insert into capstan.agent_definitions (sha, name, definition, created_at) select $1, $2, $3::jsonb, at from clock on conflict (sha) do nothing
         ), promoted as (
-          insert into capstan.agents as a (name, promoted_sha) values ($2, $1)
-          on conflict (name) do update set promoted_sha = excluded.promoted_sha, retired_at = null, updated_at = capstan.now()
-            where $4 and (a.promoted_sha <> excluded.promoted_sha or a.retired_at is not null)
+          insert into capstan.agents as a (name, promoted_sha, updated_at) select $2, $1, at from clock
+          on conflict (name) do update set promoted_sha = excluded.promoted_sha, updated_at = excluded.updated_at
+            where $4 and a.promoted_sha <> excluded.promoted_sha
           returning name, promoted_sha
         )
         insert into capstan.agent_promotions (name, sha, actor) select name, promoted_sha, $5 from promoted`),

@@ -145,6 +145,7 @@ export async function stuckRuns(db: Db, named: Named): Promise<StuckGroup[]> {
   const { rows } = await db.query<StuckGroup>(
     named(`with clock as materialized (select capstan.now() as now), open as (
         select r.* from capstan.runs r cross join clock where r.state in ('queued', 'running', 'waiting') and not r.paused and r.updated_at < clock.now - ${STUCK_AFTER}
+          and not exists (select from capstan.pauses p where p.value in ('*', r.tenant))
       ), found as (
         select 'orphaned' as kind, id from open r where r.worker_id is not null and not exists (select from capstan.workers w where w.id = r.worker_id and w.ended_at is null)
         union all select 'overdue', r.id from open r cross join clock where r.deadline < clock.now - ${STUCK_AFTER} and r.worker_id is null

@@ -1,22 +1,29 @@
-/** Reads journals: for the fold, for followers, for verify. Rows of one run come in seq order and never with a gap. */
-import type pg from "pg";
+/** Reads journals: for the fold, for followers, for verify. Rows of one line come in order and never with a gap. */
+import type { QueryResultRow } from "pg";
 import { isUsableMarker } from "../domain/compaction/fold.ts";
 import { tailFrom } from "../domain/compaction/resume.ts";
-import type { CapstanEvent } from "../domain/event.ts";
+import type { CapstanEvent, EventOf } from "../domain/event.ts";
+import { positionOf, seqOf, within, type Segment } from "../domain/position.ts";
 import { toEvent, type StoredEvent } from "../domain/upcast.ts";
 import type { InboxItem, LoadedRun, RunRow } from "../engine/ports.ts";
+import { partsBetween, readLine, type LineSegment, type Part, type ReadDb } from "./line.ts";
 import { RUN_COLUMNS, toRunRow, type RawRunRow } from "./sql/run-row.ts";
 import type { JsonValue } from "../domain/json.ts";
 
 /** An event with what only its row tells. */
 export interface JournalRow {
+  /** Its `seq` is the position in the line of the run that was asked for (domain/position.ts). */
   readonly event: CapstanEvent;
+  /** Whose row it is: the run's own, or one that its view begins with. */
+  readonly runId: string;
   readonly at: Date;
   readonly fencingToken: number;
   readonly sizeBytes: number;
 }
 
 interface RawEvent {
+  run_id: string;
+  seq_offset: number;
   seq: number;
   type: string;
   version: number;
@@ -33,21 +40,22 @@ interface RawEvent {
   size: number;
 }
 
-const EVENT_COLUMNS = "e.seq, e.type, e.version, e.turn, e.attempt, e.step_key, e.view_epoch, e.origin, e.actor, e.inbox_id, e.payload, e.at, e.fencing_token, e.size";
+const EVENT_COLUMNS = "e.run_id, e.seq, e.type, e.version, e.turn, e.attempt, e.step_key, e.view_epoch, e.origin, e.actor, e.inbox_id, e.payload, e.at, e.fencing_token, e.size";
 /** Rows fetched at a time when a whole journal is walked: some MB at most for ordinary events. */
 const PAGE_ROWS = 2_000;
+const NO_END = 2_147_483_647;
 
 export class JournalReader {
-  readonly #pool: pg.Pool;
+  readonly #db: ReadDb;
   readonly #named: (text: string) => string;
 
-  constructor(pool: pg.Pool, named: (text: string) => string) {
-    this.#pool = pool;
+  constructor(db: ReadDb, named: (text: string) => string) {
+    this.#db = db;
     this.#named = named;
   }
 
   async row(runId: string): Promise<RunRow | undefined> {
-    const { rows } = await this.#pool.query<RawRunRow>({
+    const { rows } = await this.#db.query<RawRunRow & QueryResultRow>({
       name: "capstan-run-row",
       text: this.#named(`select ${RUN_COLUMNS} from capstan.runs r where r.id = $1`),
       values: [runId],
@@ -55,58 +63,114 @@ export class JournalReader {
     return rows[0] && toRunRow(rows[0]);
   }
 
+  /** The runs whose events make this run's line, oldest first, itself last; empty when there is no such run. */
+  line(runId: string): Promise<LineSegment[]> {
+    return readLine(this.#db, this.#named, runId);
+  }
+
   /**
    * Row first: all events below its next_seq are committed by then, and later ones are cut off. A compacted run is read
-   * from its marker's tail on: head and tail are all that its view needs, however long it is.
+   * from its marker's tail on: head and tail are all that its view needs, however long it is, and whichever run of its
+   * line the marker is in.
    */
   async load(runId: string): Promise<LoadedRun | undefined> {
     const row = await this.row(runId);
     if (row === undefined) return undefined;
-    const marked = row.viewMarkerSeq === undefined ? undefined : await this.#marked(runId, row.viewMarkerSeq);
+    const line = row.seqOffset === 0 ? [{ runId, offset: 0, last: undefined, definitionSha: row.definitionSha }] : await this.line(runId);
+    const marked = row.viewMarkerSeq === undefined ? undefined : await this.#marked(line, row.viewMarkerSeq);
     const after = marked === undefined ? 0 : tailFrom(marked.marker) - 1;
     const events: CapstanEvent[] = [];
-    for await (const { event } of this.walk(runId, { after, below: row.nextSeq })) events.push(event);
+    for await (const { event } of this.#between(line, { after, below: row.nextSeq })) events.push(event);
     return marked === undefined ? { row, events } : { row, events, marked };
   }
 
-  /** The first event and the newest marker whose summary says something: blank ones of old rows are passed over (case C30). */
-  async #marked(runId: string, markerSeq: number): Promise<LoadedRun["marked"]> {
-    const [first] = await this.page(runId, 0, 2, 1);
-    if (first?.event.type !== "run.created") return undefined;
-    for (let below = markerSeq + 1; ;) {
-      const { rows } = await this.#pool.query<RawEvent>({
-        name: "capstan-marker",
-        text: this.#named(`select ${EVENT_COLUMNS} from capstan.events e where e.run_id = $1 and e.seq < $2 and e.type = 'context.compacted' order by e.seq desc limit 1`),
-        values: [runId, below],
-      });
-      const marker = rows[0] && toEvent(storedEvent(rows[0]));
-      if (marker?.type !== "context.compacted") return undefined;
-      if (isUsableMarker(marker)) return { created: first.event, marker };
-      below = marker.seq;
-    }
+  /** The line's first event and its newest marker whose summary says something: blank ones of old rows are passed over (case C30). */
+  async #marked(line: readonly LineSegment[], markerPosition: number): Promise<LoadedRun["marked"]> {
+    const [first, own] = [line[0], line.at(-1)];
+    const created = first && (await this.#created(first));
+    const marker = await this.#marker(line, markerPosition + 1);
+    if (created === undefined || marker === undefined || own === undefined) return undefined;
+    const from = tailFrom(marker);
+    const { definitionSha } = line.findLast(({ offset }) => from > offset) ?? own;
+    // What the run says of itself stands before the events that are read.
+    const ownCreated = own.offset > 0 && from > own.offset + 1 ? await this.#created(own) : undefined;
+    return { created, ...(ownCreated === undefined ? {} : { own: ownCreated }), marker, definitionSha };
   }
 
-  /** Events after `after` (exclusive) and below `below` (exclusive), page by page. */
-  async *walk(runId: string, { after = 0, below = 2_147_483_647 }: { after?: number; below?: number } = {}): AsyncGenerator<JournalRow> {
-    for (let last = after; ;) {
-      const rows = await this.page(runId, last, below, PAGE_ROWS);
+  async #created({ runId, offset }: Segment): Promise<EventOf<"run.created"> | undefined> {
+    const [row] = await this.#page({ runId, offset, after: 0, below: 2 }, 1);
+    return row?.event.type === "run.created" ? row.event : undefined;
+  }
+
+  async #marker(line: readonly Segment[], belowPosition: number): Promise<EventOf<"context.compacted"> | undefined> {
+    for (const segment of line.toReversed()) {
+      let below = within(segment, { after: 0, below: belowPosition })?.below;
+      while (below !== undefined) {
+        const { rows } = await this.#db.query<RawEvent & QueryResultRow>({
+          name: "capstan-marker",
+          text: this.#named(
+            `select ${EVENT_COLUMNS}, $3::int as seq_offset from capstan.events e where e.run_id = $1 and e.seq < $2 and e.type = 'context.compacted' order by e.seq desc limit 1`,
+          ),
+          values: [segment.runId, below, segment.offset],
+        });
+        const marker = rows[0] && toRow(rows[0]).event;
+        if (marker?.type !== "context.compacted") break;
+        if (isUsableMarker(marker)) return marker;
+        below = seqOf(marker.seq, segment.offset);
+      }
+    }
+    return undefined;
+  }
+
+  /** Events of the run's line after position `after` (exclusive) and below `below` (exclusive), page by page. */
+  async *walk(runId: string, { after = 0, below = NO_END }: { after?: number; below?: number } = {}): AsyncGenerator<JournalRow> {
+    yield* this.#between(await this.line(runId), { after, below });
+  }
+
+  async *#between(line: readonly Segment[], { after, below }: { readonly after: number; readonly below: number }): AsyncGenerator<JournalRow> {
+    const hasEnd = below < NO_END;
+    const own = line.at(-1);
+    // Without an end the run's own rows are read until there are no more: they may become more meanwhile.
+    for (const parts of partsBetween(hasEnd ? line : line.slice(0, -1), { after, below }, PAGE_ROWS)) yield* await this.#parts(parts);
+    if (hasEnd || own === undefined) return;
+    for (let last = Math.max(0, seqOf(after, own.offset)); ;) {
+      const rows = await this.#page({ runId: own.runId, offset: own.offset, after: last, below }, PAGE_ROWS);
       yield* rows;
       if (rows.length < PAGE_ROWS) return;
-      last = rows.at(-1)?.event.seq ?? last;
+      last = seqOf(rows.at(-1)?.event.seq ?? last, own.offset);
     }
   }
 
-  async page(runId: string, after: number, below: number, limit: number): Promise<JournalRow[]> {
-    const { rows } = await this.#pool.query<RawEvent>({
+  #parts(parts: readonly Part[]): Promise<JournalRow[]> {
+    const [first, ...more] = parts;
+    if (first === undefined) return Promise.resolve([]);
+    return more.length === 0 ? this.#page(first, PAGE_ROWS) : this.#pages(parts);
+  }
+
+  async #page({ runId, offset, after, below }: Part, limit: number): Promise<JournalRow[]> {
+    const { rows } = await this.#db.query<RawEvent & QueryResultRow>({
       name: "capstan-events",
-      text: this.#named(`select ${EVENT_COLUMNS} from capstan.events e where e.run_id = $1 and e.seq > $2 and e.seq < $3 order by e.seq limit $4`),
-      values: [runId, after, below, limit],
+      text: this.#named(`select ${EVENT_COLUMNS}, $5::int as seq_offset from capstan.events e where e.run_id = $1 and e.seq > $2 and e.seq < $3 order by e.seq limit $4`),
+      values: [runId, after, below, limit, offset],
     });
-    return rows.map((raw) => ({ event: toEvent(storedEvent(raw)), at: raw.at, fencingToken: raw.fencing_token, sizeBytes: raw.size }));
+    return rows.map(toRow);
+  }
+
+  /** Several runs of one line at once: a thread of a hundred short runs is not a hundred statements. */
+  async #pages(parts: readonly Part[]): Promise<JournalRow[]> {
+    const { rows } = await this.#db.query<RawEvent & QueryResultRow>({
+      name: "capstan-line-events",
+      text: this.#named(`select ${EVENT_COLUMNS}, p.seq_offset
+        from unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) as p(run_id, seq_offset, after, below)
+        cross join lateral (select * from capstan.events o where o.run_id = p.run_id and o.seq > p.after and o.seq < p.below) e
+        order by p.seq_offset + e.seq`),
+      values: [parts.map(({ runId }) => runId), parts.map(({ offset }) => offset), parts.map(({ after }) => after), parts.map(({ below }) => below)],
+    });
+    return rows.map(toRow);
   }
 
   async pendingInbox(runId: string, limit: number): Promise<InboxItem[]> {
-    const { rows } = await this.#pool.query<{ id: string; kind: string; payload: JsonValue; actor: string | null; traceparent: string | null }>({
+    const { rows } = await this.#db.query<{ id: string; kind: string; payload: JsonValue; actor: string | null; traceparent: string | null }>({
       name: "capstan-inbox",
       text: this.#named("select id, kind, payload, actor, traceparent from capstan.inbox where run_id = $1 and applied_seq is null order by id limit $2"),
       values: [runId, limit],
@@ -115,9 +179,13 @@ export class JournalReader {
   }
 }
 
+function toRow(raw: RawEvent): JournalRow {
+  return { event: toEvent(storedEvent(raw)), runId: raw.run_id, at: raw.at, fencingToken: raw.fencing_token, sizeBytes: raw.size };
+}
+
 function storedEvent(raw: RawEvent): StoredEvent {
   return {
-    seq: raw.seq,
+    seq: positionOf(raw.seq, raw.seq_offset),
     type: raw.type,
     version: raw.version,
     turn: raw.turn,

@@ -1,7 +1,8 @@
 /** The engine's JournalStore on Postgres: reader and grouped writer behind one port. */
 import type pg from "pg";
 import type { CapstanEvent } from "../domain/event.ts";
-import type { AppendOutcome, AppendRequest, InboxItem, JournalStore, LoadedRun } from "../engine/ports.ts";
+import type { AppendOutcome, AppendRequest, ChildOutcome, InboxItem, JournalStore, LoadedRun } from "../engine/ports.ts";
+import type { JsonValue } from "../domain/json.ts";
 import { JournalReader } from "./journal-reader.ts";
 import type { JournalWriter } from "./journal-writer.ts";
 import { plainArray } from "./sql/array-literal.ts";
@@ -60,15 +61,36 @@ export class PostgresJournalStore implements JournalStore {
     );
   }
 
-  async lost(held: readonly { readonly runId: string; readonly token: number }[]): Promise<string[]> {
-    const { rows } = await this.#pool.query<{ run_id: string }>({
-      name: "capstan-lost",
+  async called(held: readonly { readonly runId: string; readonly token: number }[]): Promise<{ readonly runId: string; readonly why: "lost" | "stopped" }[]> {
+    const { rows } = await this.#pool.query<{ run_id: string; is_lost: boolean }>({
+      name: "capstan-called",
       text: this.#named(`
-        select h.run_id from unnest($1::uuid[], $2::int[]) as h(run_id, token)
+        select h.run_id, l.is_lost from unnest($1::uuid[], $2::int[]) as h(run_id, token)
         left join capstan.runs r on r.id = h.run_id
-        where r.id is null or r.fencing_token <> h.token or r.finished_at is not null`),
+        cross join lateral (select r.id is null or r.fencing_token <> h.token or r.finished_at is not null as is_lost) l
+        where l.is_lost or (r.interactive and r.inbox_pending > 0
+          and exists (select from capstan.inbox i where i.run_id = r.id and i.applied_seq is null and i.kind = 'stop'))`),
       values: [plainArray(held.map((h) => h.runId)), plainArray(held.map((h) => h.token))],
     });
-    return rows.map((row) => row.run_id);
+    return rows.map((row) => ({ runId: row.run_id, why: row.is_lost ? "lost" : "stopped" }));
+  }
+
+  async childOutcomes(runId: string, call: string): Promise<ChildOutcome[]> {
+    const { rows } = await this.#pool.query<{ id: string; agent: string; child_index: number; state: string; payload: { output?: JsonValue; error?: { code: string; message: string }; reason?: string } }>({
+      name: "capstan-children",
+      text: this.#named(`
+        select c.id, c.agent, c.child_index, c.state, e.payload from capstan.runs c
+        join lateral (select e.payload from capstan.events e where e.run_id = c.id and e.type in ('run.completed', 'run.failed', 'run.cancelled') order by e.seq desc limit 1) e on true
+        where c.parent_run_id = $1 and c.parent_call = $2 order by c.child_index`),
+      values: [runId, call],
+    });
+    return rows.map(({ id, agent, child_index: index, state, payload }) => ({
+      index,
+      agent,
+      runId: id,
+      ...(state === "completed"
+        ? { output: payload.output ?? null }
+        : { error: payload.error ? { code: payload.error.code, message: payload.error.message } : { code: "RUN_CANCELLED", message: payload.reason ?? "the run was cancelled" } }),
+    }));
   }
 }

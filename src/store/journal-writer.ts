@@ -16,7 +16,7 @@ import { isTerminal, type RunStatus } from "../domain/run.ts";
 import { hitFailpoint } from "../engine/failpoints.ts";
 import type { AppendOutcome, AppendRequest, Log } from "../engine/ports.ts";
 import { isConnectionError, isRetryableConflict } from "./pg-errors.ts";
-import { APPEND_SQL, appendValues, type PreparedAppend } from "./sql/append.ts";
+import { APPEND_SQL, appendValues, lastSeqOf, type PreparedAppend } from "./sql/append.ts";
 
 /** More statements at once would only split the groups; fewer would leave the database idle between two. */
 const MAX_STATEMENTS_IN_FLIGHT = 2;
@@ -45,6 +45,8 @@ export interface JournalWriterOptions {
   readonly named: (text: string) => string;
   readonly log: Log;
   readonly signal: AbortSignal;
+  /** Told of each run whose journal has grown. */
+  readonly onAppended?: (runId: string) => void;
 }
 
 interface ChangedRow {
@@ -74,7 +76,11 @@ export class JournalWriter {
     const bytes = payloads.reduce((sum, text) => sum + Buffer.byteLength(text), 0);
     // 31 random bits: it only has to differ from what another writer may have put at the same seq of the same run.
     const appendId = randomInt(2 ** 31);
-    return new Promise((resolve, reject) => {
+    return new Promise((done, reject) => {
+      const resolve = (outcome: AppendOutcome): void => {
+        if (outcome.kind === "appended") this.#options.onAppended?.(request.runId);
+        done(outcome);
+      };
       this.#waiting.push({ request, appendId, payloads, versions, bytes, outcomeUnknown: false, resolve, reject });
       this.#schedule();
     });
@@ -202,7 +208,7 @@ export class JournalWriter {
       buried: boolean;
     }>(
       this.#options.named(
-        `select r.state, r.next_seq, r.fencing_token, r.worker_id, r.paused, r.inbox_pending,
+        `select r.state, r.next_seq, r.fencing_token, r.worker_id, r.paused or exists (select from capstan.pauses p where p.value in ('*', r.tenant)) as paused, r.inbox_pending,
            not exists (select from capstan.workers w where w.id = $2 and w.ended_at is null) as buried
          from capstan.runs r where r.id = $1`,
       ),
@@ -210,7 +216,7 @@ export class JournalWriter {
     );
     const row = rows[0];
     if (row === undefined) throw new RunMissingError(request.runId);
-    if (isTerminal(row.state)) throw new RunFinishedError(request.runId, row.state);
+    if (isTerminal(row.state) && request.onEnded !== true) throw new RunFinishedError(request.runId, row.state);
     if (request.guard.kind === "held") {
       if (row.fencing_token !== request.guard.token || row.worker_id !== this.#options.workerId()) {
         throw new LeaseLostError(request.runId, request.guard.token, row.fencing_token);
@@ -222,8 +228,8 @@ export class JournalWriter {
       // Nobody holds the run, and this job is the only one that it has: it must be wished for again.
       throw new LeaseLostError(request.runId, row.fencing_token, row.fencing_token);
     }
-    if (row.next_seq !== request.expectedSeq + 1) throw new SeqConflictError(request.runId, request.expectedSeq, row.next_seq - 1);
-    if (row.inbox_pending < request.applied.length || (request.inboxMustBeEmpty && row.inbox_pending !== request.applied.length)) return { kind: "inbox" };
+    if (row.next_seq !== lastSeqOf(request) + 1) throw new SeqConflictError(request.runId, lastSeqOf(request), row.next_seq - 1);
+    if (row.inbox_pending < request.applied.length || (request.inboxAtMost !== undefined && row.inbox_pending - request.applied.length > request.inboxAtMost)) return { kind: "inbox" };
     // All guards hold now: the row changed between the two statements. Try once more.
     return "again";
   }
@@ -252,10 +258,10 @@ export class JournalWriter {
     if (item.request.events.length === 0) return undefined;
     const { rows } = await this.#options.pool.query<Omit<ChangedRow, "id" | "taken_over">>(
       this.#options.named(
-        `select e.fencing_token, r.inbox_pending, r.paused, r.journal_bytes::float8 from capstan.events e join capstan.runs r on r.id = e.run_id
+        `select e.fencing_token, r.inbox_pending, r.paused or exists (select from capstan.pauses p where p.value in ('*', r.tenant)) as paused, r.journal_bytes::float8 from capstan.events e join capstan.runs r on r.id = e.run_id
          where e.run_id = $1 and e.seq = $2 and e.append_id = $3`,
       ),
-      [item.request.runId, item.request.expectedSeq + 1, item.appendId],
+      [item.request.runId, lastSeqOf(item.request) + 1, item.appendId],
     );
     const row = rows[0];
     return row && appended({ ...row, id: item.request.runId, taken_over: false });

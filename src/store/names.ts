@@ -22,6 +22,6 @@ export function namedSql(names: SchemaNames): (text: string) => string {
       .replaceAll(/"capstan"\."/g, `"${names.schema}"."`)
       .replaceAll(/SCHEMA IF NOT EXISTS "capstan"/g, `SCHEMA IF NOT EXISTS "${names.schema}"`)
       .replaceAll(/\bcapstan\./g, `${names.schema}.`)
-      .replaceAll(/\bcapstan_(wish)\b/g, `${names.schema}_$1`)
+      .replaceAll(/\bcapstan_(wish|delta|follow)\b/g, `${names.schema}_$1`)
       .replaceAll(/\bgraphile_worker\./g, `${names.workerSchema}.`);
 }

@@ -42,12 +42,19 @@ export interface RunDetail extends RunSummary {
   readonly last_span: string | null;
   readonly metadata: unknown;
   readonly labels: readonly string[] | null;
+  readonly origin: string;
+  readonly conversation_id: string | null;
+  /** The run whose events up to `seq` its view begins with. */
+  readonly base: { readonly run_id: string; readonly seq: number } | null;
   readonly crash_count: number;
   readonly fencing_token: number;
   readonly cache_read_tokens: number;
   readonly cache_write_tokens: number;
   /** Who holds it now. */
   readonly held_by: { readonly worker_id: string; readonly host: string | null; readonly pid: number | null } | null;
+  readonly parent_run_id: string | null;
+  /** The call that started it, as `t<turn>.<index>`. */
+  readonly parent_call: string | null;
   /** When its next job is due; null when it holds none. */
   readonly wish_at: Date | null;
   /** What the run's last park said, while it waits. */
@@ -89,7 +96,8 @@ export async function listRuns(db: Pick<pg.Pool, "query">, named: (text: string)
 
 export async function runDetail(db: Pick<pg.Pool, "query">, named: (text: string) => string, runId: string): Promise<RunDetail | undefined> {
   const { rows } = await db.query<RunDetail>(
-    named(`select ${SUMMARY}, r.pool, r.priority, r.run_at, r.idempotency_key, r.definition_sha, r.traceparent, r.last_span, r.metadata, r.labels, r.crash_count,
+    named(`select ${SUMMARY}, r.pool, r.priority, r.run_at, r.idempotency_key, r.definition_sha, r.traceparent, r.last_span, r.metadata, r.labels, r.crash_count, r.parent_run_id, r.parent_call, r.origin, r.conversation_id,
+        case when r.seq_offset > 0 then jsonb_build_object('run_id', coalesce(r.forked_from_run, r.continued_from_run), 'seq', coalesce(r.forked_from_seq, r.continued_from_seq)) end as base,
         r.fencing_token, r.cache_read_tokens::float8 as cache_read_tokens, r.cache_write_tokens::float8 as cache_write_tokens,
         case when r.worker_id is not null then jsonb_build_object('worker_id', r.worker_id, 'host', w.host, 'pid', w.pid) end as held_by,
         (select wi.at from capstan.wishes wi where wi.run_id = r.id) as wish_at,

@@ -1,6 +1,7 @@
 /** A model in this process that says what a test tells it to: no server, no key, no waiting. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { CanonicalCall } from "../domain/call.ts";
+import { deltasOf } from "../domain/delta.ts";
 import type { JsonObject } from "../domain/json.ts";
 import type { AssistantPart } from "../domain/transcript/message.ts";
 import type { Usage } from "../domain/usage.ts";
@@ -9,6 +10,8 @@ import { estimateUsage } from "../providers/estimate-usage.ts";
 
 export interface ScriptedModelReply {
   readonly text?: string;
+  /** The text in pieces, as it comes: an async iterable says when each does. Instead of `text`. */
+  readonly stream?: Iterable<string> | AsyncIterable<string>;
   readonly reasoning?: string;
   /** `input` for a call as it should be, `arguments` for one that does not parse. */
   readonly toolCalls?: readonly { readonly id?: string; readonly name: string; readonly input?: JsonObject; readonly arguments?: string }[];
@@ -76,7 +79,13 @@ export function scriptedModel(steps: readonly ScriptedStep[], options: ScriptedM
     // Read anew: it may have changed while waiting.
     if (isAborted(context.signal)) return { kind: "aborted" };
     if (reply.failure !== undefined) return failure(reply.failure);
-    return respond(request, reply, at, context);
+    if (reply.stream === undefined) return respond(request, reply, at, context);
+    try {
+      const streamed = await takeStream(reply.stream, context);
+      return streamed === undefined ? { kind: "aborted" } : respond(request, { ...reply, text: streamed }, at, context);
+    } catch (error) {
+      return failAsTold(problems, `scripted model: the stream of step ${at + 1} failed: ${error instanceof Error ? error.message : String(error)}`);
+    }
   };
 
   return {
@@ -103,7 +112,7 @@ function respond(request: CanonicalCall, reply: ScriptedModelReply, at: number, 
       return call.arguments === undefined ? { ...base, input: call.input ?? {} } : { ...base, arguments: call.arguments, invalid: "arguments are not valid JSON" };
     }),
   ];
-  for (const part of content) if (part.type !== "tool_call") context.onDelta?.({ type: part.type, text: part.text });
+  for (const delta of deltasOf(content)) if (delta.kind !== "text" || reply.stream === undefined) context.onDelta?.(delta);
   return {
     kind: "responded",
     content,
@@ -112,6 +121,23 @@ function respond(request: CanonicalCall, reply: ScriptedModelReply, at: number, 
     servedModel: request.model,
     responseId: `scripted_${at + 1}`,
   };
+}
+
+/** The whole text; undefined when the call was aborted meanwhile. */
+async function takeStream(stream: Iterable<string> | AsyncIterable<string>, { signal, onDelta }: ModelCallContext): Promise<string | undefined> {
+  const aborted = waitOrAbort(undefined, signal).then(() => ({ done: true, value: undefined }) as const);
+  const pieces = (async function* () {
+    yield* stream;
+  })();
+  let text = "";
+  for (;;) {
+    // A stream that waits for something of the test's must not keep an aborted call.
+    const next = await Promise.race([pieces.next(), aborted]);
+    if (signal.aborted) return undefined;
+    if (next.done === true) return text;
+    text += next.value;
+    onDelta?.({ kind: "text", text: next.value });
+  }
 }
 
 const RETRYABLE: ReadonlySet<ModelFailureCode> = new Set([

@@ -13,6 +13,8 @@ export interface ChildOptions {
   readonly pool?: string;
   readonly agents?: readonly string[];
   readonly failpoint?: `${Failpoint}:${number}`;
+  /** File of this folder that the process runs. */
+  readonly program?: string;
   /** Further variables; leases are short unless these say otherwise. */
   readonly env?: Readonly<Record<string, string>>;
 }
@@ -48,8 +50,8 @@ export function killChildrenAfterAll(): void {
   });
 }
 
-export async function startChild({ url, effects, pool = "turn", agents, failpoint, env = quickEnv }: ChildOptions): Promise<ChildWorker> {
-  const child = fork(join(import.meta.dirname, "worker-process.ts"), {
+export async function startChild({ url, effects, pool = "turn", agents, failpoint, program = "worker-process.ts", env = quickEnv }: ChildOptions): Promise<ChildWorker> {
+  const child = fork(join(import.meta.dirname, program), {
     stdio: ["ignore", "ignore", "pipe", "ipc"],
     execArgv: [],
     env: {

@@ -8,6 +8,8 @@ import { CHAOS_MODEL, type ScriptedAnswer } from "./model.ts";
 
 const ROUNDS = 12;
 
+const words = (count: number): string => Array.from({ length: count }, (_, n) => `word${n}`).join(" ");
+
 export const faultScripts: Readonly<Record<string, readonly ScriptedAnswer[]>> = {
   blocks: [{ text: "block", calls: [{ name: "block" }] }, { text: "unreachable" }],
   "slow-model": [{ text: "slow", takesMs: 60_000 }],
@@ -17,6 +19,7 @@ export const faultScripts: Readonly<Record<string, readonly ScriptedAnswer[]>> =
   long: [...Array.from({ length: ROUNDS }, (_, n) => ({ text: `round ${n}`, takesMs: 60, calls: [{ name: "note" }, { name: "note_once" }] })), { text: "done" }],
   // Some 300 bytes of transcript a turn: 1,000 are passed in the fourth.
   growing: [...Array.from({ length: 8 }, (_, n) => ({ text: `${n} `.repeat(60), takesMs: 40, calls: [{ name: "note" }] })), { text: "done" }],
+  streams: [{ text: words(60), wordMs: 40, calls: [{ name: "note" }] }, { text: words(20), wordMs: 40 }],
   "one-tool": [{ text: "one", calls: [{ name: "note" }] }, { text: "done" }],
   big: [{ text: "big", calls: [{ name: "big" }] }, { text: "big", calls: [{ name: "big" }] }, { text: "done" }],
 };
@@ -77,6 +80,7 @@ export function faultAgents(note: NoteEffect): Agent[] {
     of("long", noted("note", "idempotent"), noted("note_once", "once")),
     of("big", big),
     agent({ name: "growing", model: CHAOS_MODEL, instructions: "growing", tools: [noted("note", "idempotent")], warnTranscriptBytes: 1_000 }) as Agent,
+    of("streams", noted("note", "idempotent")),
     of("one-tool", noted("note", "idempotent")),
   ];
 }

@@ -6,6 +6,9 @@ import type { EffectLine } from "./effects.ts";
 import { readJournal, runFacts } from "./journal.ts";
 import { same } from "./start-worker.ts";
 
+/** They have no code that could note anything. */
+const engineTools: ReadonlySet<string> = new Set(["context", "agent", "wait", "ask_human"]);
+
 /** Every breach in words; empty when all holds. */
 export async function breaches(db: pg.Pool, runId: string, allEffects: readonly EffectLine[]): Promise<string[]> {
   const rows = await readJournal(db, runId);
@@ -40,8 +43,7 @@ export async function breaches(db: pg.Pool, runId: string, allEffects: readonly 
       const done = executions(event.payload.call_id);
       for (const line of done) accounted.add(line);
       late(done, at, `call ${event.payload.call_id} (${event.payload.name})`);
-      // The engine's own tool has no code that could note anything.
-      if (event.type === "tool.completed" && done.length === 0 && event.payload.name !== "context") problems.push(`${event.payload.call_id} is recorded and was never executed`);
+      if (event.type === "tool.completed" && done.length === 0 && !engineTools.has(event.payload.name)) problems.push(`${event.payload.call_id} is recorded and was never executed`);
       if (event.type === "tool.interrupted" && done.some(({ kind }) => kind !== "once")) problems.push(`${event.payload.call_id} may be repeated and was given up`);
     }
   }

@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import { describe, expect, test } from "vitest";
+import type { ModelDelta } from "../../src/domain/delta.ts";
 import type { Message } from "../../src/domain/transcript/message.ts";
 import { assistant, bench, callFor, contextOf, failed, PROTOCOLS, responded, result, user } from "./support.ts";
 
@@ -36,7 +37,16 @@ describe.each(PROTOCOLS)("over %s", (protocol) => {
       },
       { text: "Cold and mild." },
     ]);
-    const first = responded(await b.ask(protocol));
+    const deltas: ModelDelta[] = [];
+    const first = responded(await b.ask(protocol, {}, { onDelta: (delta) => deltas.push(delta) }));
+    const streamed = (kind: ModelDelta["kind"], index?: number) => deltas.filter((delta) => delta.kind === kind && delta.index === index);
+    expect(streamed("text").map(({ text }) => text).join("")).toBe("Looking.");
+    for (const [index, text] of ['{"city":"Oslo"}', '{ "city":  "Paris" }'].entries()) {
+      const pieces = streamed("tool_arguments", index);
+      expect(pieces.length).toBeGreaterThan(1);
+      expect(new Set(pieces.map(({ name }) => name))).toEqual(new Set(["weather"]));
+      expect(pieces.map((delta) => delta.text).join("")).toBe(text);
+    }
     expect(first.finish.reason).toBe("tool_calls");
     const calls = first.content.filter((part) => part.type === "tool_call").map(({ call_id, name, input, arguments: written }) => [call_id, name, input, written]);
     expect(calls).toEqual([

@@ -31,7 +31,7 @@ test("answers in order, records the calls and streams the text", async () => {
   });
   expect(() => model.assertDone()).toThrow("steps never used: 3");
   expect(responded(await model.call(call, context)).content).toMatchObject([{ text: "You are terse." }]);
-  expect(deltas).toEqual(["one", "two", "You are terse."]);
+  expect(deltas).toEqual(["one", "two", '{"city":"Oslo"}', "{", "You are terse."]);
   expect(model.calls).toEqual([call, call, call]);
   model.assertDone();
 });

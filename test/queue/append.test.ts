@@ -67,7 +67,7 @@ it("refuses an end while input waits, and a claim of a run that is paused", asyn
   const runId = await bench.enqueue();
   await store.append(claim(runId));
   await db.query(sql.send, [runId]);
-  expect(await store.append(held(runId, 1, 2, { inboxMustBeEmpty: true }))).toEqual({ kind: "inbox" });
+  expect(await store.append(held(runId, 1, 2, { inboxAtMost: 0 }))).toEqual({ kind: "inbox" });
   // More items than wait: somebody else has applied them.
   expect(await store.append(held(runId, 1, 2, { applied: [1, 2].map((n) => ({ id: `00000000-0000-7000-8000-00000000000${n}`, seq: 3 })) }))).toEqual({ kind: "inbox" });
   const paused = await bench.enqueue();

@@ -86,7 +86,7 @@ export const patch: RunPatch = {
 export const someEvent = (text: string): NewEvent => newEvent("input.applied", { content: [{ type: "text", text }] }, { turn: 1, attempt: 0, epoch: 0 });
 
 export function claim(runId: string, more: Partial<AppendRequest> = {}): AppendRequest {
-  return { runId, expectedSeq: 1, guard: { kind: "claim" }, applied: [], inboxMustBeEmpty: false, events: [someEvent("claimed")], patch, release: false, wish: undefined, ...more };
+  return { runId, expectedSeq: 1, guard: { kind: "claim" }, applied: [], events: [someEvent("claimed")], patch, release: false, wish: undefined, ...more };
 }
 
 export function held(runId: string, token: number, expectedSeq: number, more: Partial<AppendRequest> = {}): AppendRequest {

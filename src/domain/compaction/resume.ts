@@ -5,12 +5,16 @@ import type { UsageTotals } from "../usage.ts";
 import { isInertBefore } from "./fold.ts";
 
 export interface MarkedRun {
+  /** The first event of the whole line: its input is the pinned task. */
   readonly created: EventOf<"run.created">;
+  /** The run's own first event, where it is another one and not in the tail. */
+  readonly own?: EventOf<"run.created">;
   readonly marker: EventOf<"context.compacted">;
   /** All events from `tailFrom` the marker on, the marker among them. */
   readonly tail: Iterable<CapstanEvent>;
-  /** From the run's row: the events that tell them are not read. */
+  /** From the row of the run that the tail begins in: the events that tell it are not read. */
   readonly definitionSha: string | undefined;
+  /** From the run's row. */
   readonly usage: UsageTotals;
 }
 
@@ -20,8 +24,14 @@ export function tailFrom({ seq, payload: { cut, carry } }: EventOf<"context.comp
 }
 
 /** The same state as a fold of the whole journal gives. */
-export function resumeAtMarker({ created, marker, tail, definitionSha, usage }: MarkedRun): RunState {
+export function resumeAtMarker({ created, own, marker, tail, definitionSha, usage }: MarkedRun): RunState {
   const state = evolve(initialState(), created);
+  if (own !== undefined) {
+    // At the base's turn, as its row says; what it had to say to the model is in the head or in the tail's messages.
+    state.turn = own.turn;
+    evolve(state, own);
+    state.phase = { kind: "boundary" };
+  }
   state.definitionSha = definitionSha;
   state.status = "running";
   state.view = [];

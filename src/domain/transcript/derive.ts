@@ -24,9 +24,17 @@ export function inputParts(input: JsonValue): UserPart[] {
   return [{ type: "text", text: canonicalJson(input) }];
 }
 
-/** What the model is told about a call that ended, however it ended. */
-export function resultMessage(event: EventOf<"tool.completed"> | EventOf<"tool.failed"> | EventOf<"tool.interrupted">): ToolResultPart {
+/**
+ * What the model is told about a call that ended, however it ended.
+ *
+ * @param edited the arguments that a person put in the place of the model's own.
+ */
+export function resultMessage(event: EventOf<"tool.completed"> | EventOf<"tool.failed"> | EventOf<"tool.interrupted">, edited?: JsonValue): ToolResultPart {
   const { call_id, name } = event.payload;
+  if (edited !== undefined) {
+    const { output, ...rest } = resultMessage(event);
+    return { ...rest, output: { note: "A person changed the arguments of this call before it was made.", arguments: edited, result: output } };
+  }
   switch (event.type) {
     case "tool.completed":
       return { type: "tool_result", call_id, name, output: event.payload.output };

@@ -1,6 +1,7 @@
 /** What all offline models share: they are pure functions of the call, count in words, and take as long as they are told. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { CanonicalCall } from "../../domain/call.ts";
+import { deltasOf } from "../../domain/delta.ts";
 import { canonicalJson } from "../../domain/json.ts";
 import { toolOutputText, type AssistantPart, type Message } from "../../domain/transcript/message.ts";
 import type { Usage } from "../../domain/usage.ts";
@@ -28,7 +29,7 @@ export function offlineModel({ name, thinkMs, respond }: OfflineModelOptions): M
       }
       if (signal.aborted) return { kind: "aborted" };
       const content = respond(call);
-      for (const part of content) if (part.type === "text") onDelta?.({ type: "text", text: part.text });
+      for (const delta of deltasOf(content)) onDelta?.(delta);
       return {
         kind: "responded",
         content,

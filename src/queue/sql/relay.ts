@@ -9,6 +9,7 @@ export const DISPATCH_SQL = `
 with picked as (
   select w.run_id, w.agent, w.priority from capstan.wishes w
   where w.ready and w.pool = $1 and w.agent = any($2::text[])
+    and not exists (select from capstan.pauses p where p.value in ('*', w.tenant))
   order by w.priority, w.at limit $3 for update skip locked
 ), taken as (
   delete from capstan.wishes w using picked p where w.run_id = p.run_id returning w.run_id, w.agent, w.priority

@@ -39,7 +39,7 @@ export const UNPARK_SQL = `
 insert into capstan.wishes as w (run_id, at, priority, ready, pool, agent, tenant)
 select p.id, capstan.now(), p.priority, true, p.pool, p.agent, p.tenant from (
   select r.id, r.pool, r.priority, r.agent, r.tenant from capstan.runs r
-  where r.state = 'waiting' and r.wait_reason = 'agent_missing' and r.worker_id is null and not r.paused and r.updated_at < capstan.now() - $1::int * interval '1 ms'
+  where r.state = 'waiting' and r.wait_reason = 'agent_missing' and r.worker_id is null and not r.paused and not exists (select from capstan.pauses p where p.value in ('*', r.tenant)) and r.updated_at < capstan.now() - $1::int * interval '1 ms'
     and exists (select from capstan.workers w where w.pool = r.pool and w.ended_at is null and w.busy < w.slots and r.agent = any(w.agents))
   order by random() limit 100
 ) p order by p.id
@@ -76,13 +76,17 @@ export const LOST_JOBS_SQL = `
 with clock as materialized (select capstan.now() as now),
 lost as (
   select r.id, r.pool, r.priority, r.agent, r.tenant, r.updated_at from capstan.runs r cross join clock
-  where r.worker_id is null and not r.paused and r.updated_at < clock.now - $1::int * interval '1 ms'
+  where r.worker_id is null and not r.paused and not exists (select from capstan.pauses p where p.value in ('*', r.tenant)) and r.updated_at < clock.now - $1::int * interval '1 ms'
     and (r.state in ('queued', 'running')
-      or (r.state = 'waiting' and r.wait_reason in ('retry', 'quota') and r.wake_at < clock.now - $1::int * interval '1 ms')
+      or (r.state = 'waiting' and r.wait_reason in ('retry', 'quota', 'approval', 'children', 'signal', 'timer') and r.wake_at < clock.now - $1::int * interval '1 ms')
       or (r.state = 'waiting' and r.wait_reason = 'input' and r.inbox_pending > 0)
+      or (r.state = 'waiting' and r.wait_reason in ('approval', 'children', 'signal', 'timer') and r.inbox_pending > 0
+        and exists (select from capstan.inbox i where i.run_id = r.id and i.applied_seq is null and i.kind in ('wait', 'stop')))
       or (r.state = 'waiting' and r.wait_reason in ('compaction', 'context_exhausted') and r.inbox_pending > 0
         and exists (select from capstan.inbox i where i.run_id = r.id and i.applied_seq is null and i.kind in ('compact', 'compaction')))
-      or (r.state = 'waiting' and r.deadline < clock.now))
+      or (r.state = 'waiting' and r.deadline < clock.now)
+      or (r.finished_at is not null and r.inbox_pending > 0
+        and exists (select from capstan.inbox i where i.run_id = r.id and i.applied_seq is null and i.kind in ('compact', 'compaction'))))
     and not exists (select from capstan.wishes w where w.run_id = r.id)
     and exists (select from capstan.workers w where w.pool = r.pool and w.ended_at is null and w.busy < w.slots and r.agent = any(w.agents))
   order by r.id limit 500 for no key update of r skip locked

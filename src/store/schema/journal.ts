@@ -86,6 +86,9 @@ export const runs = capstan.table(
     uniqueIndex("runs_child")
       .on(t.parentRunId, t.parentCall, t.childIndex)
       .where(sql`parent_run_id is not null`),
+    index("runs_ended_inbox")
+      .on(t.id)
+      .where(sql`finished_at is not null and inbox_pending > 0`),
     index("runs_conversation")
       .on(t.conversationId, t.id)
       .where(sql`conversation_id is not null`),

@@ -89,6 +89,8 @@ export const schedules = capstan.table(
     nextAt: at("next_at"),
     lastTickAt: at("last_tick_at"),
     lastRunId: uuid("last_run_id"),
+    /** Why the last due tick started no run: `{at, tick, code, message}`; null once one did. */
+    lastError: jsonb("last_error").$type<JsonObject>(),
     createdAt: at("created_at").notNull(),
     updatedAt: at("updated_at").notNull(),
     actor: text("actor"),

@@ -12,6 +12,7 @@
  * the worker has not been buried by the sweep: an incarnation that was swept must not take new runs, since nobody would
  * sweep them again. For held runs the fencing token says the same and more.
  */
+import { seqOf } from "../../domain/position.ts";
 import type { AppendRequest } from "../../engine/ports.ts";
 import { plainArray, textArray } from "./array-literal.ts";
 
@@ -22,12 +23,12 @@ export const APPEND_SQL = `
 with limits as materialized (
   select set_config('lock_timeout', '${LOCK_TIMEOUT_MS}', true), capstan.now() as now
 ), item as (
-  select * from unnest($1::uuid[], $2::int[], $3::int[], $4::boolean[], $5::boolean[], $6::int[], $7::int[], $8::text[], $9::text[], $10::timestamptz[],
+  select * from unnest($1::uuid[], $2::int[], $3::int[], $4::boolean[], $5::int[], $6::int[], $7::int[], $8::text[], $9::text[], $10::timestamptz[],
     $11::int[], $12::int[], $13::bigint[], $14::int[], $15::int[], $16::text[], $17::int[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[],
-    $23::smallint[], $24::smallint[], $25::text[], $26::text[], $27::text[], $28::boolean[], $29::timestamptz[], $30::int[], $48::int[])
-  as i(run_id, expected_next, token, release, inbox_empty, added, applied, state, wait_reason, wake_at,
+    $23::smallint[], $24::smallint[], $25::text[], $26::text[], $27::text[], $28::boolean[], $29::timestamptz[], $30::int[], $48::int[], $51::boolean[])
+  as i(run_id, expected_next, token, release, inbox_most, added, applied, state, wait_reason, wake_at,
     turn, added_bytes, transcript_bytes, view_epoch, context_tokens, context_scale, context_window, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd_micros,
-    growth_level, retry_count, error_code, definition_sha, last_span, reset_crashes, wish_at, append_id, view_marker)
+    growth_level, retry_count, error_code, definition_sha, last_span, reset_crashes, wish_at, append_id, view_marker, on_ended)
 ), changed as (
   update capstan.runs r set
     updated_at = l.now,
@@ -49,14 +50,15 @@ with limits as materialized (
     last_span = h.last_span,
     state = h.state, wait_reason = h.wait_reason, wake_at = h.wake_at,
     error_code = h.error_code, definition_sha = h.definition_sha,
-    finished_at = case when h.state in ('completed', 'failed', 'cancelled') then l.now end
+    finished_at = case when h.state in ('completed', 'failed', 'cancelled') then coalesce(r.finished_at, l.now) end
   from item h cross join limits l
-  where r.id = h.run_id and r.next_seq = h.expected_next and r.finished_at is null
+  where r.id = h.run_id and r.next_seq = h.expected_next and (r.finished_at is null or h.on_ended)
     and case when h.token is null
-      then r.worker_id is null and not r.paused and exists (select from capstan.workers w where w.id = $31::uuid and w.ended_at is null)
+      then r.worker_id is null and not r.paused and not exists (select from capstan.pauses p where p.value in ('*', r.tenant))
+        and exists (select from capstan.workers w where w.id = $31::uuid and w.ended_at is null)
       else r.fencing_token = h.token and r.worker_id = $31::uuid end
-    and (not h.inbox_empty or r.inbox_pending = h.applied) and r.inbox_pending >= h.applied
-  returning r.id, r.fencing_token, r.inbox_pending, r.paused, r.journal_bytes, r.pool, r.priority, r.agent, r.tenant, r.taken_over, h.wish_at, h.append_id, l.now
+    and (h.inbox_most is null or r.inbox_pending - h.applied <= h.inbox_most) and r.inbox_pending >= h.applied
+  returning r.id, r.fencing_token, r.inbox_pending, r.paused or exists (select from capstan.pauses p where p.value in ('*', r.tenant)) as paused, r.journal_bytes, r.pool, r.priority, r.agent, r.tenant, r.taken_over, h.wish_at, h.append_id, l.now
 ), written as (
   insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, step_key, origin, actor, inbox_id, blob_refs, payload)
   select c.id, c.now, c.append_id, e.seq, e.turn, c.fencing_token, e.epoch, octet_length(e.payload), e.version, e.attempt, e.type, e.step_key, e.origin, e.actor, e.inbox_id,
@@ -73,6 +75,11 @@ with limits as materialized (
   from unnest($45::uuid[], $46::uuid[], $47::int[]) as a(run_id, id, seq)
   join changed c on c.id = a.run_id
   where b.id = a.id and b.run_id = a.run_id
+), settled as (
+  update capstan.waits w set settled_at = c.now
+  from unnest($49::uuid[], $50::uuid[]) as s(run_id, id)
+  join changed c on c.id = s.run_id
+  where w.id = s.id and w.run_id = s.run_id and w.settled_at is null
 )
 select id, fencing_token, inbox_pending, paused, journal_bytes::float8, taken_over from changed`;
 
@@ -86,6 +93,11 @@ export interface PreparedAppend {
   readonly versions: readonly number[];
 }
 
+/** The run's own seq of the last event that the writer knows. */
+export function lastSeqOf({ expectedSeq, seqOffset = 0 }: AppendRequest): number {
+  return seqOf(expectedSeq, seqOffset);
+}
+
 /** Far enough in the past to be due by any clock: "now" is the database's to say. */
 const DUE = "-infinity";
 
@@ -95,17 +107,18 @@ export function appendValues(workerId: string, items: readonly PreparedAppend[])
   // What users' own models and tracing give: a comma in it would move the values of the neighbours.
   const patchText = (pick: (p: AppendRequest["patch"]) => string | undefined) => textArray(items.map((item) => pick(item.request.patch)));
   const rows = items.flatMap((item) =>
-    item.request.events.map((event, i) => ({ item, event, seq: item.request.expectedSeq + 1 + i, version: item.versions[i], payload: item.payloads[i] })),
+    item.request.events.map((event, i) => ({ item, event, seq: lastSeqOf(item.request) + 1 + i, version: item.versions[i], payload: item.payloads[i] })),
   );
   const row = (pick: (r: (typeof rows)[number]) => string | number | null | undefined) => plainArray(rows.map(pick));
   const rowText = (pick: (r: (typeof rows)[number]) => string | null | undefined) => textArray(rows.map(pick));
-  const applied = items.flatMap((item) => item.request.applied.map((a) => ({ runId: item.request.runId, ...a })));
+  const applied = items.flatMap((item) => item.request.applied.map(({ id, seq }) => ({ runId: item.request.runId, id, seq: seqOf(seq, item.request.seqOffset ?? 0) })));
+  const settled = items.flatMap(({ request }) => (request.settles ?? []).map((id) => ({ runId: request.runId, id })));
   return [
     of((i) => i.request.runId),
-    of((i) => i.request.expectedSeq + 1),
+    of((i) => lastSeqOf(i.request) + 1),
     of((i) => (i.request.guard.kind === "held" ? i.request.guard.token : null)),
     of((i) => i.request.release),
-    of((i) => i.request.inboxMustBeEmpty),
+    of((i) => i.request.inboxAtMost),
     of((i) => i.request.events.length),
     of((i) => i.request.applied.length),
     patch((p) => p.status),
@@ -149,6 +162,9 @@ export function appendValues(workerId: string, items: readonly PreparedAppend[])
     plainArray(applied.map((a) => a.id)),
     plainArray(applied.map((a) => a.seq)),
     patch((p) => p.viewMarker),
+    plainArray(settled.map((s) => s.runId)),
+    plainArray(settled.map((s) => s.id)),
+    of((i) => i.request.onEnded ?? false),
   ];
 }
 

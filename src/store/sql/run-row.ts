@@ -1,12 +1,13 @@
 /** The columns of a run's row as the engine reads them, and their conversion. */
 import type { WaitReason } from "../../domain/event.ts";
+import { positionOf } from "../../domain/position.ts";
 import type { RunStatus } from "../../domain/run.ts";
 import type { RunRow } from "../../engine/ports.ts";
 
-export const RUN_COLUMNS = `r.id, r.tenant, r.agent, r.definition_sha, r.state, r.wait_reason, r.wake_at, r.paused, r.worker_id, r.fencing_token, r.next_seq, r.turn,
+export const RUN_COLUMNS = `r.id, r.tenant, r.agent, r.definition_sha, r.state, r.wait_reason, r.wake_at, r.paused, r.worker_id, r.fencing_token, r.next_seq, r.seq_offset, r.turn,
   r.crash_count, r.inbox_pending, r.journal_bytes::float8 as journal_bytes, r.transcript_bytes::float8 as transcript_bytes, r.growth_level, r.view_epoch, r.view_marker_seq,
   r.input_tokens::float8 as input_tokens, r.output_tokens::float8 as output_tokens, r.cache_read_tokens::float8 as cache_read_tokens, r.cache_write_tokens::float8 as cache_write_tokens, r.cost_usd_micros::float8 as cost_usd_micros,
-  r.interactive, r.created_at, r.deadline, r.traceparent, r.priority, r.pool, capstan.now() as now`;
+  r.interactive, r.created_at, r.deadline, r.traceparent, r.priority, r.pool, r.depth, capstan.now() as now`;
 
 export interface RawRunRow {
   id: string;
@@ -20,6 +21,7 @@ export interface RawRunRow {
   worker_id: string | null;
   fencing_token: number;
   next_seq: number;
+  seq_offset: number;
   turn: number;
   crash_count: number;
   inbox_pending: number;
@@ -39,6 +41,7 @@ export interface RawRunRow {
   traceparent: string | null;
   priority: number;
   pool: string;
+  depth: number;
   now: Date;
 }
 
@@ -54,7 +57,8 @@ export function toRunRow(raw: RawRunRow): RunRow {
     paused: raw.paused,
     workerId: raw.worker_id ?? undefined,
     fencingToken: raw.fencing_token,
-    nextSeq: raw.next_seq,
+    nextSeq: positionOf(raw.next_seq, raw.seq_offset),
+    seqOffset: raw.seq_offset,
     turn: raw.turn,
     crashCount: raw.crash_count,
     inboxPending: raw.inbox_pending,
@@ -76,6 +80,7 @@ export function toRunRow(raw: RawRunRow): RunRow {
     traceparent: raw.traceparent ?? undefined,
     priority: raw.priority,
     pool: raw.pool,
+    depth: raw.depth,
     now: raw.now,
   };
 }
