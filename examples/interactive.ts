@@ -19,7 +19,7 @@ for await (const { type, payload } of run.events()) {
     await run.stop("too long", { actor: "ann" }); // the call is aborted, wherever it runs; the run stays
   }
   if (type === "turn.stopped") {
-    console.log(`stopped: ${payload["reason"]}`);
+    console.log("stopped:", payload["reason"]);
     await run.send("A weekend is enough.", { dedupeKey: "message-2" }); // sent twice it is still one message
   }
   if (type === "model.responded") {

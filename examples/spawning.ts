@@ -16,7 +16,7 @@ await capstan.startWorker();
 
 const run = await capstan.enqueue(editor, "Three texts: the tide tables; a recipe for bread; an old map.");
 for await (const { type, payload } of run.events()) {
-  if (type === "call.waiting") console.log(`${payload["name"]} has started them`);
+  if (type === "call.waiting") console.log("the readers are at work");
   if (type !== "tool.completed") continue;
   const { results } = payload["output"] as { readonly results: readonly { readonly index: number; readonly ok: boolean; readonly output?: string }[] };
   for (const { index, ok, output } of results) console.log(`${index}: ${ok ? output : "failed"}`);

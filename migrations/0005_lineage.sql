@@ -337,7 +337,12 @@ begin
       || coalesce(v_compaction, '{}');
   end if;
   -- As an enqueue by name: a new message is answered by the agent as it is now.
-  if v_sha is null then select a.promoted_sha into v_sha from capstan.agents a where a.name = v_conversation.agent and a.retired_at is null; end if;
+  if v_sha is null then
+    if exists (select from capstan.agents a where a.name = v_conversation.agent and a.retired_at is not null) then
+      raise exception 'agent % is retired and no run is started by its name; bring it back with: capstan agents unretire %', v_conversation.agent, v_conversation.agent using errcode = 'KC006';
+    end if;
+    select a.promoted_sha into v_sha from capstan.agents a where a.name = v_conversation.agent;
+  end if;
   if v_interactive is null then select (d.definition ->> 'interactive')::boolean into v_interactive from capstan.agent_definitions d where d.sha = v_sha; end if;
   if v_last.id is null then
     v_id := capstan.create_run(agent => v_conversation.agent, input => continue_conversation.input, tenant => v_conversation.tenant, idempotency_key => continue_conversation.idempotency_key,

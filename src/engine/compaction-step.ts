@@ -34,7 +34,7 @@ export async function compactBeforeRequest(turn: Turn, definition: AgentDefiniti
       await applyReady(turn, task.id, undefined);
       return "go_on";
     }
-    return gauge.isOverHardLine && isAuto ? await waitFor(turn, task.id, { lookAgain: true }) : "go_on";
+    return isAuto && (gauge.isOverHardLine || beginsWithSummary(turn)) ? await waitFor(turn, task.id, { lookAgain: true }) : "go_on";
   }
   const due: Due | undefined = compaction.wanted ? { trigger: "self", byBytes: false, prefetch: false } : dueBy(turn, policy, gauge);
   if (due === undefined) return "go_on";
@@ -52,8 +52,17 @@ export async function compactBeforeRequest(turn: Turn, definition: AgentDefiniti
   const hadOne = compaction.unappliedTurn === atHand || compaction.appliedTurns.at(-1) === atHand;
   if (gauge.isOverHardLine && isAuto && hadOne) return await lastResort(turn, definition, policy, gauge);
   const requested = request(turn, definition, policy, gauge, { ...due, hard: gauge.isOverHardLine });
+  if (requested !== undefined && isAuto && beginsWithSummary(turn)) return await waitFor(turn, requested);
   if (!gauge.isOverHardLine || !isAuto) return "go_on";
   return requested === undefined ? await lastResort(turn, definition, policy, gauge) : await waitFor(turn, requested);
+}
+
+/**
+ * The next run of a thread under a budget: what came before is summarized before its message is answered. A run of one
+ * turn would else end before its summary is there, and so would the next one. If no summary comes of it the run goes on.
+ */
+function beginsWithSummary({ session: { state } }: Turn): boolean {
+  return state.own?.origin === "continue" && state.ownCompaction !== undefined && state.turn === state.own.turn;
 }
 
 /** The provider refused for length. With auto on: one compaction and one strictly smaller try; otherwise the run waits. */

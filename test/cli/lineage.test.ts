@@ -1,9 +1,11 @@
 import pg from "pg";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { createTestDatabase } from "../support/database.ts";
 import { capstan, fixtureAgents, ndjson, startCapstan, type RunningCli } from "./support.ts";
 
 const database = await createTestDatabase();
+// Ten processes a test: some seconds each where everything else runs at the same time.
+vi.setConfig({ testTimeout: 180_000 });
 const env = { DATABASE_URL: database.url, CAPSTAN_LOG_LEVEL: "info" };
 const run = (args: readonly string[]) => capstan(args, { env });
 const json = <T>(text: string): T => JSON.parse(text) as T;

@@ -117,6 +117,11 @@ describe("a conversation", () => {
   });
 
   it("is refused with what is wrong", async () => {
+    const thread = await lab.capstan.conversations.create({ agent: "talker" });
+    await (await thread.send("one")).result({ timeoutMs: 20_000 });
+    await lab.capstan.agents.retire("talker");
+    await expect(thread.send("two")).rejects.toThrow("agent talker is retired");
+    await lab.capstan.agents.unretire("talker");
     await expect(lab.capstan.conversations.create({ agent: "talker", budget: { max_tokens: 100 } })).rejects.toThrow("budget.max_tokens is a whole number from 512 on");
     await expect(lab.capstan.conversations.create({ agent: "no such name!" })).rejects.toBeInstanceOf(ArgumentError);
     await expect(lab.capstan.conversation("01900000-0000-7000-8000-000000000000").send("x")).rejects.toBeInstanceOf(ConversationUnknownError);

@@ -17,7 +17,18 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   telemetry: ["domain", "engine"],
   tools: ["domain", "engine", "agents"],
   // What `createClient` needs to reach the database, and nothing that writes journals: see the second test.
-  client: ["domain", "engine/json-schema.ts", "engine/wait-id.ts", "store/agent-list.ts", "store/blobs.ts", "store/definitions.ts", "store/names.ts", "store/pool.ts"],
+  client: [
+    "domain",
+    "engine/json-schema.ts",
+    "engine/wait-id.ts",
+    "store/agent-list.ts",
+    "store/blobs.ts",
+    "store/definitions.ts",
+    "store/journal-reader.ts",
+    "store/line.ts",
+    "store/names.ts",
+    "store/pool.ts",
+  ],
   // Rows as they are, from one database to another.
   transfer: ["domain", "store/definitions.ts", "store/line.ts"],
   embedded: ["domain"],
@@ -127,9 +138,12 @@ describe("import direction", () => {
       "store/agent-list.ts",
       "store/blobs.ts",
       "store/definitions.ts",
+      "store/journal-reader.ts",
+      "store/line.ts",
       "store/names.ts",
       "store/pg-errors.ts",
       "store/pool.ts",
+      "store/sql/run-row.ts",
       "store/until-connected.ts",
     ]);
     // drizzle-orm is loaded only for callers that hand over a drizzle transaction, which have it.

@@ -63,7 +63,7 @@ describe("the guides", () => {
       if (raw.includes("tool_result")) return { text: "All read." };
       return { toolCalls: [{ name: "agent", arguments: { op: "parallel_spawn", children: texts.map((text) => ({ agent: "reader", input: { text } })) } }] };
     });
-    expect(said).toEqual(["agent has started them", ...texts.map((text, i) => `${i}: It is about ${text}.`), "All read."]);
+    expect(said).toEqual(["the readers are at work", ...texts.map((text, i) => `${i}: It is about ${text}.`), "All read."]);
     expect((await db.query("select from capstan.runs where agent = 'reader' and depth = 1 and state = 'completed'")).rowCount).toBe(3);
   });
 
