@@ -13,10 +13,10 @@ const withoutPostgres = [
 ];
 
 /**
- * Worker processes that are killed, suspended, cut off and raced, case by case: minutes of waiting for leases to run out.
- * `npm run test:faults`, and `.ci/run` with every cell of the matrices. `npm test` kills at each failpoint once.
+ * Worker processes that are killed, suspended, cut off and raced, case by case, which is minutes of waiting for leases to
+ * run out; the demo from its first line to its last; a conversation of a thousand turns. `npm run test:long`, and `.ci/run` with every cell of the matrices. `npm test` kills at each failpoint once.
  */
-const slowFaults = ["test/chaos/!(crash-matrix|compaction-matrix|cancel).test.ts"];
+const long = ["test/chaos/!(crash-matrix|compaction-matrix|cancel).test.ts", "test/conversations/chain.test.ts", "test/cli/demo.test.ts"];
 
 /** What meets the server itself: the same tests on a Postgres of another version, build and way of connecting. */
 const onContainers = ["test/{store,queue,engine,client,capabilities,testing,providers,telemetry}/**/*.test.ts", "test/cli/migrate-doctor.test.ts", "test/chaos/cancel.test.ts"];
@@ -36,11 +36,11 @@ export default defineConfig({
         test: {
           name: "postgres",
           include: ["test/**/*.test.ts"],
-          exclude: [...withoutPostgres, ...slowFaults],
+          exclude: [...withoutPostgres, ...long],
           globalSetup: ["./test/support/global-setup.ts"],
         },
       },
-      { extends: true, test: { name: "faults", include: slowFaults, globalSetup: ["./test/support/global-setup.ts"] } },
+      { extends: true, test: { name: "long", include: long, globalSetup: ["./test/support/global-setup.ts"] } },
       { extends: true, test: { name: "container", include: onContainers, exclude: withoutPostgres, globalSetup: ["./test/support/global-setup.ts"] } },
     ],
   },

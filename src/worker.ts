@@ -17,7 +17,7 @@ import type { ModelCatalogue } from "./engine/model-port.ts";
 import type { CompactionReport, Log, Tracing, WarnSink } from "./engine/ports.ts";
 import { RunCache } from "./engine/run-memory.ts";
 import { advanceRun } from "./engine/turn.ts";
-import { uuidV7 } from "./engine/wait-id.ts";
+import { uuidV7 } from "./store/uuid.ts";
 import { DeltaSender } from "./queue/delta-sender.ts";
 import { Heartbeat } from "./queue/heartbeat.ts";
 import { HeldWatch } from "./queue/held-watch.ts";

@@ -6,7 +6,7 @@ import type { JsonObject } from "../domain/json.ts";
 import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
 import type { AgentCode } from "../engine/code.ts";
 import type { WarnSink } from "../engine/ports.ts";
-import { checkAgainst, fromZod } from "../engine/json-schema.ts";
+import { checkAgainst, fromZod } from "../domain/json-schema.ts";
 import { ConfigError } from "./config-error.ts";
 import { agentTool } from "./engine-tools.ts";
 import { camelIssues, dropUnset, isTool, jsonSchemaOf, refuseStrange, snakeKeys, type Tool } from "./tool.ts";
@@ -125,7 +125,7 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
   refuseStrange(where, strange);
   if (onWarn !== undefined && typeof onWarn !== "function") throw new ConfigError(where, [{ path: "onWarn", message: "must be a function" }]);
   if (!Array.isArray(listed)) throw new ConfigError(where, [{ path: "tools", message: "must be a list of what tool() gives" }]);
-  const tools: readonly Tool[] = spawn === undefined ? listed : [...listed, agentTool(spawn.agents)];
+  const tools: readonly Tool[] = spawn === undefined ? listed : [...listed, agentTool()];
   checkTools(where, tools, output !== undefined);
   const candidate = dropUnset({
     name,

@@ -1,5 +1,6 @@
 /** Tools that the engine itself carries out. An agent has them only if its definition lists them. */
 import { agentInput, askHumanInput, contextInput, readBlobInput, waitInput } from "../engine/engine-tool-inputs.ts";
+import { AGENT_TOOL } from "../domain/definition.ts";
 import { CapstanError } from "../domain/error.ts";
 import type { ToolCode } from "../engine/code.ts";
 import { tool, type Tool } from "./tool.ts";
@@ -33,13 +34,13 @@ export function readBlobTool(): Tool {
 }
 
 /** By `agent({ spawn })`. */
-export function agentTool(agents: readonly string[]): Tool {
-  const which = agents.includes("*") ? "any agent that is known" : agents.join(", ");
+export function agentTool(): Tool {
   return carriedOut(
     "agent",
     tool({
-      name: "agent",
-      description: `Starts runs of other agents and waits for their results. Agents you may start: ${which}. They see nothing of your conversation: put all that they need into the input. The answer is {results: [{index, agent, run_id, ok, output | error}]}, in the order of the children; one that failed does not make the others fail.`,
+      name: AGENT_TOOL,
+      description:
+        "Starts runs of other agents and waits for their results. They see nothing of your conversation: put all that they need into the input. The answer is {results: [{index, agent, run_id, ok, output | error}]}, in the order of the children; one that failed does not make the others fail.",
       input: agentInput,
       // Nothing is started before the journal says so, and then exactly once.
       effect: "idempotent",

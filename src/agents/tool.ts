@@ -2,8 +2,8 @@
 import { z } from "zod";
 import { toolDefinition, type ToolDefinition, type ToolEffect } from "../domain/definition.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
-import type { Checked, ToolCode, ToolContext } from "../engine/code.ts";
-import { fromZod } from "../engine/json-schema.ts";
+import type { ToolCode, ToolContext } from "../engine/code.ts";
+import { fromZod, type Checked } from "../domain/json-schema.ts";
 import { ConfigError, type ConfigIssue } from "./config-error.ts";
 
 export interface ToolSpec<Input extends z.ZodType = z.ZodType> {

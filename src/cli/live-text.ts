@@ -8,6 +8,9 @@ export class LiveText {
   readonly #out: Output;
   /** What the open line belongs to; undefined at the beginning of a line. */
   #open: string | undefined;
+  #call = "";
+  /** The `n` that comes next if nothing was left out. */
+  #n = 0;
 
   constructor(out: Output) {
     this.#out = out;
@@ -15,13 +18,18 @@ export class LiveText {
 
   async show(delta: RunDelta): Promise<void> {
     const { kind, index, name, text } = delta;
-    const what = `${kind} ${index ?? ""}`;
+    const call = `${delta.turn}.${delta.attempt}`;
+    const what = `${call} ${kind} ${index ?? ""}`;
+    const isGap = delta.n !== (call === this.#call ? this.#n : 0);
+    this.#call = call;
+    this.#n = delta.n + 1;
     if (this.#open !== what) {
       await this.end();
       await this.#out.piece(INDENT);
       this.#open = what;
       if (kind === "tool_arguments") await this.#out.piece(this.#out.colors.dim(`→ ${printable(name ?? "")} `));
     }
+    if (isGap) await this.#out.piece(this.#out.colors.dim("… "));
     const lines = printable(text).replaceAll("\n", `\n${INDENT}`);
     await this.#out.piece(kind === "text" ? lines : this.#out.colors.dim(lines));
   }

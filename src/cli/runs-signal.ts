@@ -11,7 +11,7 @@ import { runHandle } from "./run-client.ts";
 export function addRunsSignal(runs: Command): void {
   addCommand(runs, "signal", {
     summary: "send a run the signal that it waits for",
-    description: "Sends a run a signal. The oldest of its calls that waits for that name takes it; one that nobody waits for is kept until somebody does. Prints the signal's id.",
+    description: "Sends a run a signal. A call of it that waits for that name takes it; one that nobody waits for is kept until somebody does. Prints the signal's id.",
     examples: ["runs signal 0190… paid", `runs signal 0190… paid '{"amount": 5}' --dedupe-key invoice-17`],
   })
     .argument("<run id>")

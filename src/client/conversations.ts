@@ -2,7 +2,7 @@
 import type { CompactionPolicy } from "../domain/compaction/policy.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import type { Message } from "../domain/transcript/message.ts";
-import { uuidV7 } from "../engine/wait-id.ts";
+import { uuidV7 } from "../store/uuid.ts";
 import type { EnqueueAgent } from "./enqueue.ts";
 import { ConversationUnknownError, fromPostgres } from "./errors.ts";
 import { RunHandle, type HandleContext, type RunStatusView } from "./handle.ts";

@@ -3,7 +3,7 @@ import type { AgentDefinition } from "../domain/definition.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { toJsonValue } from "../domain/json.ts";
 import { fromPostgres, InputInvalidError } from "./errors.ts";
-import { uuidV7 } from "../engine/wait-id.ts";
+import { uuidV7 } from "../store/uuid.ts";
 import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
 import type { EnqueueArguments, EnqueueGroups } from "./enqueue-group.ts";
 import { needsOffload, offload } from "./offload.ts";

@@ -9,8 +9,11 @@ import { waitFor } from "./wait-for.ts";
 
 /** A reader that is slower than the model: what it has not taken is dropped, the oldest first, and it sees a gap in `n`. */
 const MAX_HEARD = 2_000;
-/** An event that ends a call waits so long for the rest of the call's deltas, which come on another way. */
-const REST_WITHIN_MS = 400;
+/**
+ * An event that ends a call waits so long for the rest of the call's deltas, which come on another way. Only where some of
+ * them were shown, so it is the busy server or the lost connection that takes the time; too little would lose the tail.
+ */
+const REST_WITHIN_MS = 1_000;
 
 /** The types that begin and end a call. */
 export const callEvents: readonly string[] = ["model.requested", "model.responded", "model.failed", "turn.stopped"];

@@ -196,7 +196,7 @@ function jsonOf(name: string, value: unknown): JsonValue {
 /** The validator is loaded when a schema is met: most clients never meet one. */
 async function check(name: string, schema: JsonObject | undefined, value: JsonValue): Promise<void> {
   if (schema === undefined) return;
-  const { checkAgainst } = await import("../engine/json-schema.ts");
+  const { checkAgainst } = await import("../domain/json-schema.ts");
   const checked = checkAgainst(schema, value);
   if (!checked.ok) throw new InputInvalidError(name, checked.issues);
 }

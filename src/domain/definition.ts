@@ -149,6 +149,9 @@ function withoutEmpty(value: JsonValue): JsonValue | undefined {
   return kept.length === 0 ? undefined : Object.fromEntries(kept);
 }
 
+/** The engine's own tool by which an agent starts others (`spawn` says which). */
+export const AGENT_TOOL = "agent";
+
 /** The engine's own tool by which an agent looks at its gauge and asks for a compaction. */
 export const CONTEXT_TOOL = "context";
 

@@ -13,7 +13,7 @@ import { inputParts } from "../domain/transcript/derive.ts";
 import { applyCompactionItem, compactAfterOverflow, compactBeforeRequest } from "./compaction-step.ts";
 import { stopIfAsked } from "./stop-turn.ts";
 import { mismatch } from "./agent-match.ts";
-import { checkAgainst, issuesText } from "./json-schema.ts";
+import { checkAgainst, issuesText } from "../domain/json-schema.ts";
 import type { Model } from "./model-port.ts";
 import type { Turn } from "./turn.ts";
 

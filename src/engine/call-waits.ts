@@ -8,7 +8,7 @@ import type { OpenCall } from "../domain/fold.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { checkInput, type CallEnd } from "./execute-call.ts";
 import { hitFailpoint } from "./failpoints.ts";
-import { checkAgainst, issuesText } from "./json-schema.ts";
+import { checkAgainst, issuesText } from "../domain/json-schema.ts";
 import type { ChildOutcome, InboxItem } from "./ports.ts";
 import { storableResult } from "./tool-result.ts";
 import type { Turn } from "./turn.ts";

@@ -1,9 +1,8 @@
 /** What code supplies for an agent: everything that cannot be stored. src/agents builds these from users' specs. */
 import type { ToolDefinition } from "../domain/definition.ts";
 import type { JsonValue } from "../domain/json.ts";
+import type { Checked } from "../domain/json-schema.ts";
 import type { Log, WarnSink } from "./ports.ts";
-
-export type Checked = { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly issues: readonly { readonly path: string; readonly message: string }[] };
 
 export interface ToolContext {
   /** Fires on cancel, timeout, shutdown and lost lease. */

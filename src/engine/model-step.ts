@@ -7,7 +7,7 @@ import { backoffMs } from "../domain/retry.ts";
 import { breakpointsOf, renderCall } from "../domain/transcript/render.ts";
 import { usageSchema, type Usage } from "../domain/usage.ts";
 import type { AssistantPart } from "../domain/transcript/message.ts";
-import { genAi } from "../telemetry/names.ts";
+import { effectOutcome, genAi } from "../telemetry/names.ts";
 import { afterAnswer, fail, type AskMove } from "./boundary.ts";
 import { compactAfterOverflow } from "./compaction-step.ts";
 import { admitCall } from "./admission.ts";
@@ -78,7 +78,7 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
       deps.deltas.during({ runId: row.id, tenant: row.tenant, turn: move.turn, attempt: move.attempt }, (onDelta) =>
         model.call(call, { signal, tenant: row.tenant, runId: row.id, turn: move.turn, onDelta }),
       ),
-    (result) => reportOf(result, deps.models.costUsdMicros(model.name, usageOf(result))),
+    (result) => reportOf(result, deps.models.costUsdMicros(model.name, usageOf(result)), held.reason === "lost"),
   );
   hitFailpoint("model.returned");
   const durationMs = Math.round(deps.clockMs() - startedMs);
@@ -254,10 +254,11 @@ function usageOf(outcome: ModelOutcome): Usage {
   return NO_USAGE;
 }
 
-function reportOf(outcome: ModelOutcome, cost: number | undefined) {
+/** @param isLate the run was cancelled or taken over before the answer came: its tokens are paid for and used by nobody. */
+function reportOf(outcome: ModelOutcome, cost: number | undefined, isLate: boolean) {
   const usage = usageOf(outcome);
   return {
-    outcome: outcome.kind === "responded" ? "ok" : outcome.kind === "failed" ? outcome.code : "aborted",
+    outcome: isLate ? effectOutcome.late : outcome.kind === "responded" ? "ok" : outcome.kind === "failed" ? outcome.code : "aborted",
     inputTokens: usage.input,
     outputTokens: usage.output,
     ...(cost === undefined ? {} : { costUsdMicros: cost }),

@@ -11,7 +11,7 @@ import { grantsOf, isGranted } from "../domain/grants.ts";
 import { toJsonValue, type JsonObject, type JsonValue } from "../domain/json.ts";
 import { Deferred } from "./deferred.ts";
 import type { AgentInput } from "./engine-tool-inputs.ts";
-import { checkAgainst, issuesText } from "./json-schema.ts";
+import { checkAgainst, issuesText } from "../domain/json-schema.ts";
 import type { Turn } from "./turn.ts";
 
 type Child = Extract<CallWait, { kind: "children" }>["children"][number];

@@ -11,7 +11,7 @@ import { approvalFor, isNews, outsideReasons, parkForCalls, readNews, takeNews }
 import { journaledWait } from "./deferred.ts";
 import { executeCall, refuseCall, type CallEnd } from "./execute-call.ts";
 import { hitFailpoint } from "./failpoints.ts";
-import { checkAgainst, issuesText } from "./json-schema.ts";
+import { checkAgainst, issuesText } from "../domain/json-schema.ts";
 import type { Model } from "./model-port.ts";
 import { stopIfAsked, stopTurn } from "./stop-turn.ts";
 import { Interrupted, type Turn } from "./turn.ts";

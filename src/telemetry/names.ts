@@ -21,6 +21,9 @@ export const genAi = {
   errorType: "error.type",
 } as const;
 
+/** Outcomes of model calls that are counted by name: what is received after a cancel is a number that people watch. */
+export const effectOutcome = { late: "late" } as const;
+
 /** Compaction: an event on the turn's span, and counters. */
 export const compaction = {
   event: "context.compaction",

@@ -9,7 +9,7 @@ import { join } from "node:path";
 import pg from "pg";
 import { afterAll, describe, expect, it } from "vitest";
 import { DefinitionPins, enqueueRun } from "../../src/client/enqueue.ts";
-import { turnFailpoints as failpoints, type Failpoint } from "../../src/engine/failpoints.ts";
+import { lifeFailpoints, turnFailpoints, type Failpoint } from "../../src/engine/failpoints.ts";
 import { definitionSha } from "../../src/store/definitions.ts";
 import { createTestDatabase } from "../support/database.ts";
 import { killChildrenAfterAll, quickEnv, startChild } from "./child-worker.ts";
@@ -22,7 +22,11 @@ import { quickSettings, same, startTestWorker } from "./start-worker.ts";
 
 const isFull = process.env["CAPSTAN_CHAOS"] === "full";
 const CELLS_AT_ONCE = 3;
-const onceTools = new Set(["pay"]);
+const onceTools = new Set(["pay", "pay_asked"]);
+/** Met by runs that wait for their calls alone; what is stopped is killed in life-stop.test.ts. */
+const waitFailpoints = lifeFailpoints.filter((point) => !point.startsWith("stop."));
+const failpoints: readonly Failpoint[] = [...turnFailpoints, ...waitFailpoints];
+const comesBy = (name: string, failpoint: Failpoint): boolean => name === "lives" || !waitFailpoints.some((point) => point === failpoint);
 
 const database = await createTestDatabase();
 const effects = join(mkdtempSync(join(tmpdir(), "capstan-chaos-")), "effects.jsonl");
@@ -46,11 +50,20 @@ interface Cell {
 
 const cells: Cell[] = isFull
   ? failpoints.flatMap((failpoint, f) =>
-      names.flatMap((name, s) =>
-        [false, true].map((sticky): Cell => ({ failpoint, hit: 1 + ((f + s) % 3), scenarios: [name], sticky, second: (f + s) % 4 === 3 ? "together" : "after" })),
-      ),
+      names
+        .filter((name) => comesBy(name, failpoint))
+        .flatMap((name, s) =>
+          [false, true].map((sticky): Cell => ({ failpoint, hit: 1 + ((f + s) % 3), scenarios: [name], sticky, second: (f + s) % 4 === 3 ? "together" : "after" })),
+        ),
     )
-  : failpoints.map((failpoint, f): Cell => ({ failpoint, hit: 1 + (f % 2), scenarios: names, sticky: f % 3 === 1, second: "after" }));
+  : failpoints.map((failpoint, f): Cell => ({
+      failpoint,
+      hit: 1 + (f % 2),
+      // Runs that wait take longer than all others together: by default they meet the points that are theirs.
+      scenarios: waitFailpoints.some((point) => point === failpoint) ? ["lives"] : names.filter((name) => name !== "lives"),
+      sticky: f % 3 === 1,
+      second: "after",
+    }));
 
 const kills = new Map<Failpoint, number>(failpoints.map((failpoint) => [failpoint, 0]));
 const references = new Map<string, string[]>();
@@ -70,8 +83,9 @@ async function enqueueAll(pool: string, wanted: readonly string[], each: number)
 
 /** Until it has ended; an interactive run is given its inputs, one whenever it waits, and then waits for good. */
 async function finish({ runId, scenario }: { runId: string; scenario: string }): Promise<void> {
-  const inputs = known[scenario]?.inputs ?? [];
+  const { inputs = [], answered } = known[scenario] ?? {};
   const atRest = (given: number) => async () => {
+    if (answered === true) await answerWaits(runId);
     const facts = await runFacts(db, runId);
     if (["completed", "failed", "cancelled"].includes(facts.state)) return true;
     return facts.state === "waiting" && facts.wait_reason === "input" && facts.inbox_pending === 0 && facts.turn > given;
@@ -82,6 +96,12 @@ async function finish({ runId, scenario }: { runId: string; scenario: string }):
     await db.query("select capstan.send(run_id => $1, payload => to_jsonb($2::text), dedupe_key => $2)", [runId, input]);
   }
   await eventually(`${scenario} comes to rest`, atRest(inputs.length), options);
+}
+
+async function answerWaits(runId: string): Promise<void> {
+  const open = "capstan.waits w where w.run_id = $1 and w.answered_at is null and w.settled_at is null";
+  await db.query(`select capstan.decide(w.id, 'approve') from ${open} and w.kind = 'approval'`, [runId]);
+  await db.query(`select capstan.signal(w.run_id, 'go', '"went"') from ${open} and w.kind = 'signal'`, [runId]);
 }
 
 function cleanWorker(pool: string, sticky: boolean, settings = quickSettings) {

@@ -43,7 +43,8 @@ export async function breaches(db: pg.Pool, runId: string, allEffects: readonly 
       const done = executions(event.payload.call_id);
       for (const line of done) accounted.add(line);
       late(done, at, `call ${event.payload.call_id} (${event.payload.name})`);
-      if (event.type === "tool.completed" && done.length === 0 && !engineTools.has(event.payload.name)) problems.push(`${event.payload.call_id} is recorded and was never executed`);
+      if (event.type === "tool.completed" && done.length === 0 && !engineTools.has(event.payload.name))
+        problems.push(`${event.payload.call_id} is recorded and was never executed`);
       if (event.type === "tool.interrupted" && done.some(({ kind }) => kind !== "once")) problems.push(`${event.payload.call_id} may be repeated and was given up`);
     }
   }

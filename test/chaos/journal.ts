@@ -62,17 +62,20 @@ type Shape = Readonly<Record<string, JsonValue>>;
  * - requests of a turn but the last, `again`, attempts, model.failed INTERRUPTED: a call that died is made again;
  * - tool.started: which worker announces a call depends on how many were open when it came;
  * - the order of a turn's results: parallel calls end in any order;
+ * - when a run rested for its calls, and on the way of ids and times: what is answered from outside may come before it rests;
+ *   and the hashes of requests that a child's id or a timer's time stands in;
  * - whether a call with side effects completed or was interrupted, and from then on the hashes and sizes of requests,
  *   since the model is told of it. (verifyRun rebuilds every hash from the rows all the same.)
  */
 export function essence(events: readonly CapstanEvent[], onceTools: ReadonlySet<string>): string[] {
   const shapes: Shape[] = [];
-  const interruptedFrom = events.find((event) => event.type === "tool.interrupted")?.turn ?? Number.POSITIVE_INFINITY;
+  const interruptedFrom = events.find((event) => event.type === "tool.interrupted" || hasOwnResult(event))?.turn ?? Number.POSITIVE_INFINITY;
   const lastRequest = new Map<number, number>();
   for (const event of events) if (event.type === "model.requested") lastRequest.set(event.turn, event.seq);
   for (const event of events) {
     const { type, turn } = event;
     if (type === "tool.started" || (type === "model.failed" && event.payload.error.code === "INTERRUPTED")) continue;
+    if ((type === "run.parked" && restsForCalls.has(event.payload.reason)) || (type === "run.resumed" && restsForCalls.has(event.payload.from))) continue;
     if (type === "model.requested") {
       if (lastRequest.get(turn) !== event.seq) continue;
       const { model, render, breakpoints, hash, size_bytes } = event.payload;
@@ -82,7 +85,7 @@ export function essence(events: readonly CapstanEvent[], onceTools: ReadonlySet<
       const end: Shape = onceTools.has(name)
         ? {}
         : type === "tool.completed"
-          ? { output: event.payload.output }
+          ? { output: withoutIds(event.payload.output) }
           : type === "tool.failed"
             ? { error: event.payload.error as unknown as JsonValue }
             : { interrupted: true };
@@ -90,18 +93,37 @@ export function essence(events: readonly CapstanEvent[], onceTools: ReadonlySet<
     } else if (type === "model.responded") {
       const { content, finish, announced } = event.payload;
       shapes.push({ type, turn, content: content as unknown as JsonValue, finish: finish as JsonValue, announced: announced ?? null });
+    } else if (type === "call.waiting") {
+      const { index, name, wait } = event.payload;
+      shapes.push({ type, turn, index, name, kind: wait.kind });
+    } else if (type === "approval.decided") {
+      shapes.push({ type, turn, index: event.payload.index, decision: event.payload.decision });
     } else shapes.push({ type, turn, payload: event.payload as unknown as JsonValue });
   }
   return sortResults(shapes).map((shape) => canonicalJson(shape));
 }
 
+const restsForCalls: ReadonlySet<string> = new Set(["approval", "children", "signal", "timer"]);
+
+/** Results that differ from run to run: those of children name them, those of timers say when. */
+function hasOwnResult(event: CapstanEvent): boolean {
+  return event.type === "call.waiting" && (event.payload.wait.kind === "children" || event.payload.wait.kind === "timer");
+}
+
+function withoutIds(output: JsonValue): JsonValue {
+  const text = JSON.stringify(output) ?? "null";
+  return JSON.parse(text.replaceAll(/[0-9a-f]{8}-[0-9a-f-]{27}/g, "<id>").replaceAll(/\d{4}-\d\d-\d\dT[0-9:.]+Z/g, "<time>")) as JsonValue;
+}
+
+/** What happens to the calls of one response may do so in any order. */
 function sortResults(shapes: readonly Shape[]): Shape[] {
-  const isEnd = (shape: Shape | undefined): boolean => shape !== undefined && (shape["type"] as string).startsWith("tool");
+  const typeOf = (shape: Shape | undefined): string => (typeof shape?.["type"] === "string" ? shape["type"] : "");
+  const isEnd = (shape: Shape | undefined): boolean => /^(tool|call|approval)/.test(typeOf(shape));
   const out: Shape[] = [];
   for (let i = 0; i < shapes.length;) {
     let end = i + 1;
     while (isEnd(shapes[i]) && isEnd(shapes[end])) end++;
-    out.push(...shapes.slice(i, end).toSorted((a, b) => Number(a["index"]) - Number(b["index"])));
+    out.push(...shapes.slice(i, end).toSorted((a, b) => Number(a["index"]) - Number(b["index"]) || typeOf(a).localeCompare(typeOf(b))));
     i = end;
   }
   return out;

@@ -27,11 +27,7 @@ export const lifeScripts: Readonly<Record<string, readonly ScriptedAnswer[]>> = 
   expires: [{ text: "may I", calls: [{ name: "pay_soon" }] }, { text: "done" }],
   "expires-late": [{ text: "may I", calls: [{ name: "pay_late" }] }, { text: "done" }],
   sleeps: [{ text: "sleep", calls: [{ name: "nap" }] }, { text: "awake" }],
-  steps: [
-    { text: "one", calls: [{ name: "pay_now" }] },
-    { text: "two", calls: [{ name: "pay_now" }] },
-    { text: "three" },
-  ],
+  steps: [{ text: "one", calls: [{ name: "pay_now" }] }, { text: "two", calls: [{ name: "pay_now" }] }, { text: "three" }],
   // The last turn of an interactive run, and what is said after it.
   talk: [{ text: "look", calls: [{ name: "look" }] }, { text: "first answer" }, { text: "second answer" }, { text: "third answer" }, { text: "fourth answer" }],
   steered: [{ text: "look", calls: [{ name: "look" }] }, { text: "first answer" }, { text: "second answer" }, { text: "third answer" }, { text: "fourth answer" }],
@@ -48,7 +44,7 @@ export function lifeAgents(note: NoteEffect): Agent[] {
       description: name,
       input: z.object({}),
       effect,
-      ...(approval === undefined ? {} : { approval: approval as true }),
+      ...(approval === undefined ? {} : { approval }),
       async execute(_, { runId, callId, signal }) {
         note(runId, effect, callId);
         await pause(ms, undefined, { signal }).catch(() => {});

@@ -25,7 +25,9 @@ it("a cancel of a tree of 40 runs aborts every model call on three workers, and 
   const leaves = tree.filter(({ depth }) => depth === 2).map(({ id }) => id);
   expect(leaves).toHaveLength(36);
   await eventually("36 model calls", () => leaves.every((id) => bench.effects(id).some(({ key }) => key === "m1")), { withinMs: 60_000 });
-  const holders = new Set((await db.query<{ worker_id: string }>("select worker_id from capstan.runs where id = any($1) and worker_id is not null", [leaves])).rows.map((row) => row.worker_id));
+  const holders = new Set(
+    (await db.query<{ worker_id: string }>("select worker_id from capstan.runs where id = any($1) and worker_id is not null", [leaves])).rows.map((row) => row.worker_id),
+  );
   expect(holders.size).toBe(3);
   await db.query("select capstan.cancel_run($1, 'enough')", [root]);
   const cancelledAtMs = Date.now();

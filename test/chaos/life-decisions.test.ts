@@ -26,7 +26,10 @@ it("a decision that is committed after the expiry it was made before counts alon
   // In time by the clock, and held in the caller's transaction until the worker has taken the wait for expired.
   await decider.query("begin");
   await decider.query("select capstan.decide($1, 'approve', actor => 'ann')", [wait?.id]);
-  await eventually("nobody is waited for any more", async () => (await db.query("select from capstan.waits where id = $1 and expires_at < capstan.now()", [wait?.id])).rows.length > 0);
+  await eventually(
+    "nobody is waited for any more",
+    async () => (await db.query("select from capstan.waits where id = $1 and expires_at < capstan.now()", [wait?.id])).rows.length > 0,
+  );
   // A job that was in the queue before: the wish for the next one is in the decider's hands.
   await db.query("select graphile_worker.add_job($1, json_build_object('runId', $2::text))", [`capstan/${pool}/expires`, runId]);
   const { rows } = await decider.query<{ pid: number }>("select pg_backend_pid() as pid");

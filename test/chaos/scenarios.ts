@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import { agent, type Agent } from "../../src/agents/agent.ts";
+import { sleep as later, waitFor } from "../../src/agents/deferred.ts";
 import { tool } from "../../src/agents/tool.ts";
 import type { NoteEffect } from "./effects.ts";
 import { CHAOS_MODEL, type ScriptedAnswer } from "./model.ts";
@@ -10,6 +11,8 @@ export interface Scenario {
   readonly agent: Agent;
   /** Sent one by one, each when the run waits for input. */
   readonly inputs: readonly string[];
+  /** Its calls are approved, and signalled `go`, when they wait for it. */
+  readonly answered?: true;
 }
 
 export const scripts: Readonly<Record<string, readonly ScriptedAnswer[]>> = {
@@ -28,19 +31,27 @@ export const scripts: Readonly<Record<string, readonly ScriptedAnswer[]>> = {
     { text: "unknown tool and a failing one", calls: [{ name: "nothing" }, { name: "fail" }] },
     { text: "done" },
   ],
+  // A decision, a signal, children and a timer: what a run rests for without a worker.
+  lives: [
+    { text: "ask", calls: [{ name: "pay_asked" }, { name: "signalled" }, { name: "look" }] },
+    { text: "start three", calls: [{ name: "agent", input: { op: "parallel_spawn", children: Array.from({ length: 3 }, (_, n) => ({ agent: "answers", input: `${n}` })) } }] },
+    { text: "sleep", calls: [{ name: "nap" }] },
+    { text: "done" },
+  ],
 };
 
 export function scenarios(note: NoteEffect): Record<keyof typeof scripts, Scenario> {
-  const noted = (name: string, effect: "read" | "idempotent" | "once", ms: number) =>
+  const noted = (name: string, effect: "read" | "idempotent" | "once", ms: number, more: { approval?: true; result?: () => unknown } = {}) =>
     tool({
       name,
       description: name,
       input: z.object({}),
       effect,
+      ...(more.approval === undefined ? {} : { approval: more.approval }),
       async execute(_, { runId, callId }) {
         note(runId, effect, callId);
         await sleep(ms);
-        return { did: name, call: callId };
+        return more.result === undefined ? { did: name, call: callId } : more.result();
       },
     });
   const look = noted("look", "read", 10);
@@ -64,5 +75,19 @@ export function scenarios(note: NoteEffect): Record<keyof typeof scripts, Scenar
     parallel: { agent: chaosAgent("parallel", [look, put]), inputs: [] },
     once: { agent: chaosAgent("once", [pay]), inputs: [] },
     mixed: { agent: chaosAgent("mixed", [look, pay, put, fail], { limits: { parallelTools: 2 } }), inputs: [] },
+    lives: {
+      agent: chaosAgent(
+        "lives",
+        [
+          look,
+          noted("pay_asked", "once", 5, { approval: true }),
+          noted("signalled", "idempotent", 5, { result: () => waitFor("go") }),
+          noted("nap", "idempotent", 5, { result: () => later(50) }),
+        ],
+        { spawn: { agents: ["answers"] } },
+      ),
+      inputs: [],
+      answered: true,
+    },
   };
 }

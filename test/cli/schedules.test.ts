@@ -59,7 +59,7 @@ it("a schedule is made, shown, listed, paused, resumed, run and deleted", async 
 
   expect(await json("delete", "nightly")).toEqual({ name: "nightly", deleted: true });
   expect(await schedules("list")).toMatchObject({ code: 0, stdout: "", stderr: expect.stringContaining("no schedules yet") as string });
-});
+}, 180_000);
 
 it("keeps tenants apart", async () => {
   await json("create", "same", "@daily", "clerk", "--tenant", "acme");
@@ -116,4 +116,4 @@ it("doctor names schedules that fail, and those that nobody serves", async () =>
     { check: "failing_schedule", level: "error", found: "schedule default/fails: KC005: too large" },
     { check: "overdue_schedules", level: "warning", found: "1 schedule due for over a minute (default/late)" },
   ]);
-});
+}, 180_000);

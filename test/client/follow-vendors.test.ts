@@ -5,7 +5,7 @@ import { agent } from "../../src/agents/agent.ts";
 import { tool } from "../../src/agents/tool.ts";
 import type { RunDelta } from "../../src/domain/delta.ts";
 import { startModelServer } from "../../src/testing/model-server/index.ts";
-import { openLab, payloads } from "../engine/harness.ts";
+import { openLab, until } from "../engine/harness.ts";
 import { MODELS, PROTOCOLS } from "../providers/support.ts";
 import { createTestDatabase } from "../support/database.ts";
 import { deltasOf, expectInOrder, follower } from "./follower.ts";
@@ -28,11 +28,15 @@ const paced: typeof fetch = async (url, init) => {
 };
 
 it.each(PROTOCOLS)("over %s: text and arguments as they come are those of the response", async (protocol) => {
+  let isHeard = false;
+  let asked = 0;
   await using server = await startModelServer({
-    respond: ({ index }) =>
-      index === 0
-        ? { text: "Let me look – ein Moment 👀.", toolCalls: [{ name: "weather", arguments: { city: "Tromsø, in the far north" } }], chunkChars: 4 }
-        : { text: "It is cold.", chunkChars: 2 },
+    respond() {
+      // One more turn until the worker knows of the follower: then the answers that are looked at.
+      if (!isHeard) return { text: "Is anybody there?", toolCalls: [{ name: "weather", arguments: { city: "Oslo" } }] };
+      if (++asked === 1) return { text: "Let me look – ein Moment 👀.", toolCalls: [{ name: "weather", arguments: { city: "Tromsø, in the far north" } }], chunkChars: 4 };
+      return { text: "It is cold.", chunkChars: 2 };
+    },
   });
   const weather = tool({ name: "weather", description: "The weather", input: z.object({ city: z.string() }), effect: "read", execute: () => Promise.resolve("cold") });
   const forecaster = agent({ name: "forecaster", model: MODELS[protocol], instructions: "Be brief.", tools: [weather] });
@@ -44,16 +48,18 @@ it.each(PROTOCOLS)("over %s: text and arguments as they come are those of the re
       fetch: paced,
     },
   });
-  const { id } = await lab.capstan.enqueue(forecaster, "Tromsø?", { runAt: new Date(Date.now() + 700) });
+  const { id } = await lab.capstan.enqueue(forecaster, "Tromsø?");
   const reader = follower(lab.capstan.run(id));
+  await until("some text", () => reader.text() !== "");
+  isHeard = true;
   await reader.ended;
   expectInOrder(reader.items);
+  const last = Math.max(...deltasOf(reader.items).map(({ turn }) => turn));
   const heard = (turn: number, kind: RunDelta["kind"]): RunDelta[] => deltasOf(reader.items).filter((delta) => delta.turn === turn && delta.kind === kind);
   const textOf = (deltas: readonly RunDelta[]): string => deltas.map(({ text }) => text).join("");
-  expect(textOf(heard(1, "text"))).toBe("Let me look – ein Moment 👀.");
-  expect(JSON.parse(textOf(heard(1, "tool_arguments")))).toEqual({ city: "Tromsø, in the far north" });
-  expect(heard(1, "tool_arguments")[0]).toMatchObject({ index: 0, name: "weather" });
-  expect(textOf(heard(2, "text"))).toBe("It is cold.");
-  expect(payloads(await lab.events(id), "tool.completed")).toHaveLength(1);
+  expect(textOf(heard(last - 1, "text"))).toBe("Let me look – ein Moment 👀.");
+  expect(JSON.parse(textOf(heard(last - 1, "tool_arguments")))).toEqual({ city: "Tromsø, in the far north" });
+  expect(heard(last - 1, "tool_arguments")[0]).toMatchObject({ index: 0, name: "weather" });
+  expect(textOf(heard(last, "text"))).toBe("It is cold.");
   await lab.intact(id);
 });

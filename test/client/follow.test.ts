@@ -10,7 +10,7 @@ import { capstan as cli, ndjson } from "../cli/support.ts";
 import { openLab, payloads, typesOf, until } from "../engine/harness.ts";
 import { startProxy } from "../engine/proxy.ts";
 import { createTestDatabase } from "../support/database.ts";
-import { deltasOf, expectInOrder, follower, seqsOf } from "./follower.ts";
+import { deltasOf, expectInOrder, follower, seqsOf, type Follower } from "./follower.ts";
 import { gatedStream, type GatedStream } from "./gated-stream.ts";
 
 const database = await createTestDatabase();
@@ -53,6 +53,14 @@ async function speaking(options: { readonly interactive?: boolean } = {}): Promi
   return { id, voice };
 }
 
+/** Nobody can tell from outside when the worker knows of a follower: that is when a first piece arrives. */
+async function heard(voice: GatedStream, ...readers: readonly Follower[]): Promise<void> {
+  await until("a first piece", () => {
+    voice.say("·");
+    return readers.every((reader) => reader.text() !== "");
+  });
+}
+
 const listeners = async (): Promise<number[]> =>
   (await db.query<{ pid: number }>("select pid from pg_stat_activity where datname = current_database() and application_name = 'capstan follow'")).rows.map(({ pid }) => pid);
 
@@ -66,11 +74,7 @@ describe("live text", () => {
     const { id, voice } = await speaking();
     const reader = follower(open().run(id));
     await reader.untilEvent("model.requested");
-    // Nobody can tell from outside when the worker has heard of a follower: it says so by the first piece.
-    await until("a first piece", () => {
-      voice.say("·");
-      return reader.text() !== "";
-    });
+    await heard(voice, reader);
     voice.say("Hello, ", "wörld ", "👋");
     await reader.untilText("👋");
     expect(reader.items.at(-1)?.type).toBe("delta");
@@ -85,25 +89,30 @@ describe("live text", () => {
   });
 
   it("is whole from n = 0 for one who followed before the call, whatever its characters: halves of pairs, NUL, escapes, more than a notification holds", async () => {
-    const name = `stream ${++count}`;
-    const voice = gatedStream();
-    streams.set(name, voice);
-    const handle = await lab.capstan.enqueue(speaker, name, { runAt: new Date(Date.now() + 1_000) });
-    const reader = follower(open().run(handle.id));
-    await until("the listener", async () => (await listeners()).length > 0);
-    await reader.untilEvent("model.requested");
+    const { id, voice } = await speaking({ interactive: true });
+    const reader = follower(open().run(id));
+    await heard(voice, reader);
+    voice.end();
+    await reader.untilEvent("run.parked");
+    const odd = gatedStream();
+    streams.set("odd", odd);
+    await lab.capstan.run(id).send("odd");
+    await until("the second call", async () => payloads(await lab.events(id), "model.requested").length === 2);
     const pieces = ["a\u0000b", "\ud83d", "\udc4b", "\ud83d", "x", "\u0001\u0002".repeat(3_000), 'ü€😀"\\\n'.repeat(2_000), "\ude00", "\ud83d"];
     for (const piece of pieces) {
-      voice.say(piece);
+      odd.say(piece);
       await new Promise((resolve) => setTimeout(resolve, 30));
     }
-    voice.end();
+    odd.end();
+    await until("the second answer", async () => payloads(await lab.events(id), "run.parked").length === 2);
+    await lab.capstan.run(id).cancel();
     await reader.ended;
     expectInOrder(reader.items);
-    const answer = await answerOf(handle.id);
+    const answer = payloads(await lab.events(id), "model.responded")[1].content[0].text;
     expect(answer).toBe(wellFormedText(pieces.join("")));
-    expect(reader.text()).toBe(answer);
-    expect(deltasOf(reader.items).map(({ n }) => n)).toEqual(deltasOf(reader.items).map((_, i) => i));
+    const deltas = deltasOf(reader.items).filter(({ turn }) => turn === 2);
+    expect(deltas.map(({ text }) => text).join("")).toBe(answer);
+    expect(deltas.map(({ n }) => n)).toEqual(deltas.map((_, i) => i));
   });
 
   it("is heard from then on by one who joins late, with or without a cursor, and n says that something came before", async () => {
@@ -112,10 +121,7 @@ describe("live text", () => {
     const asked = (await lab.events(id)).length;
     const [late, resumed] = [follower(open().run(id)), follower(open().run(id), { after: asked })];
     await late.untilEvent("model.requested");
-    await until("a piece for both", () => {
-      voice.say("·");
-      return late.text() !== "" && resumed.text() !== "";
-    });
+    await heard(voice, late, resumed);
     voice.say("but this");
     await Promise.all([late.untilText("but this"), resumed.untilText("but this")]);
     voice.end();
@@ -136,10 +142,7 @@ describe("live text", () => {
   it("goes on over the turns of an interactive run", async () => {
     const { id, voice } = await speaking({ interactive: true });
     const reader = follower(open().run(id));
-    await until("a first piece", () => {
-      voice.say("1");
-      return reader.text() !== "";
-    });
+    await heard(voice, reader);
     voice.end();
     await reader.untilEvent("run.parked");
     const again = gatedStream();
@@ -161,10 +164,7 @@ describe("live text", () => {
     const readers = [follower(client.run(id)), follower(client.run(id))];
     const other = cli(["runs", "follow", id, "--json", "--deltas"], { env: { DATABASE_URL: database.url } });
     await until("both processes", async () => (await listeners()).length === 2);
-    await until("a piece for both", () => {
-      voice.say("·");
-      return readers.every((reader) => reader.text() !== "");
-    });
+    await heard(voice, ...readers);
     voice.say("to all of you");
     await Promise.all(readers.map((reader) => reader.untilText("to all of you")));
     expect(await listeners()).toHaveLength(2);
@@ -185,17 +185,14 @@ describe("live text", () => {
     const [plain, live] = [cli(["runs", "follow", id], { env }), cli(["runs", "follow", id, "--deltas"], { env })];
     const reader = follower(open().run(id));
     await until("the live one", async () => (await listeners()).length === 2);
-    await until("a first piece", () => {
-      voice.say("·");
-      return reader.text() !== "";
-    });
+    await heard(voice, reader);
     voice.say("first line\nsecond \u001B[31mline\u0007");
     await reader.untilText("\u0007");
     voice.end();
     await reader.ended;
     expect((await plain).stdout).not.toContain("second line\n");
     const shown = (await live).stdout;
-    expect(shown).toMatch(/\n {2}·*first line\n {2}second line\ufffd\n/);
+    expect(shown).toMatch(/\n {2}… ·*first line\n {2}second line\ufffd\n/);
     expect(shown).not.toContain("\u001B");
     expect((await cli(["enqueue", "speaker", "x", "--deltas"], { env })).code).toBe(2);
   });
@@ -203,11 +200,11 @@ describe("live text", () => {
 
 describe("what it costs", () => {
   it("nothing is notified while nobody follows live text, and no connection is opened for events alone", async () => {
-    const heard: pg.Notification[] = [];
+    const told: pg.Notification[] = [];
     const spy = new pg.Client({ connectionString: database.url });
     await spy.connect();
     onTestFinished(() => spy.end());
-    spy.on("notification", (notification) => heard.push(notification));
+    spy.on("notification", (notification) => told.push(notification));
     await spy.query(`listen ${DELTA_CHANNEL}; listen ${FOLLOW_CHANNEL}`);
     // Of runs that were followed a moment ago nothing is said either: interest is a run's, not the database's.
     const { id, voice } = await speaking();
@@ -221,8 +218,9 @@ describe("what it costs", () => {
     expect(deltasOf(reader.items)).toEqual([]);
     // Notifications come in the order of commits: after this one, all that there were have been heard.
     await db.query("select pg_notify($1, 'end')", [DELTA_CHANNEL]);
-    await until("the end", () => heard.some(({ payload }) => payload === "end"));
-    expect(heard.map(({ payload }) => payload)).toEqual(["end"]);
+    await until("the end", () => told.some(({ payload }) => payload === "end"));
+    // A worker whose own connection was made anew meanwhile asks who follows.
+    expect(told.map(({ payload }) => payload).filter((payload) => payload !== '{"is":"who"}')).toEqual(["end"]);
     expect(await listeners()).toEqual([]);
   });
 
@@ -248,10 +246,7 @@ describe("outages", () => {
   it("a listener that is cut off comes back: text goes on, events have no gap", async () => {
     const { id, voice } = await speaking();
     const reader = follower(open().run(id));
-    await until("a first piece", () => {
-      voice.say("·");
-      return reader.text() !== "";
-    });
+    await heard(voice, reader);
     const before = await listeners();
     await db.query("select pg_terminate_backend(pid) from unnest($1::int[]) as pid", [before]);
     await until("another connection", async () => (await listeners()).some((pid) => !before.includes(pid)));
@@ -271,10 +266,7 @@ describe("outages", () => {
     await using proxy = await startProxy(database.url);
     const { id, voice } = await speaking();
     const reader = follower(open({ connectionString: proxy.url }).run(id));
-    await until("a first piece", () => {
-      voice.say("·");
-      return reader.text() !== "";
-    });
+    await heard(voice, reader);
     proxy.cut();
     voice.say("unheard");
     await until("that the worker has sent it to nobody", async () => (await listeners()).length === 0);

@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import { z } from "zod";
 import { jsonSchemaOf } from "../../src/agents/tool.ts";
 import type { JsonObject, JsonValue } from "../../src/domain/json.ts";
-import { checkAgainst, issuesText } from "../../src/engine/json-schema.ts";
+import { checkAgainst, issuesText } from "../../src/domain/json-schema.ts";
 import { reordered, storedJson } from "../domain/arbitrary-json.ts";
 
 const ok = (schema: object, value: unknown): boolean => checkAgainst(schema as JsonObject, value as JsonValue).ok;

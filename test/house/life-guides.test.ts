@@ -30,7 +30,8 @@ async function outputOf(example: string, respond: ModelServerOptions["respond"])
   return stdout.trimEnd().split("\n");
 }
 
-describe("the guides", () => {
+// Each example is a process with a worker of its own.
+describe("the guides", { timeout: 120_000 }, () => {
   it.each(["approvals", "interactive", "spawning", "pausing"])("docs/%s.md shows its example", (name) => {
     const [, code] = /```ts\n([\s\S]*?)\n```/.exec(readRoot(`docs/${name}.md`)) ?? [];
     expect(code).toBe(

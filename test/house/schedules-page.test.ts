@@ -30,7 +30,7 @@ it("shows the code of examples/schedules.ts, which runs, and again", async () =>
   expect(first.startsWith(said)).toBe(true);
   expect(second).toBe(`${said}one run now: ${rows[0]?.last_run_id}\n`);
   expect((await db.query("select from capstan.runs where origin = 'schedule'")).rowCount).toBe(2);
-});
+}, 180_000);
 
 it("gives the ticks around changes of clocks as they are", () => {
   const table = [...page.matchAll(/^\| `([^`]+)` \| `(\w+\/\w+)` \| ([\d :-]+) \| ([\d :,-]+) \|$/gm)];

@@ -85,6 +85,19 @@ table compaction_tasks
   result jsonb
   error jsonb
 
+table conversations
+  id uuid not null
+  tenant text not null
+  agent text not null
+  subject text
+  title text
+  budget jsonb
+  metadata jsonb
+  last_run_id uuid
+  summary jsonb
+  created_at timestamp with time zone not null
+  updated_at timestamp with time zone not null
+
 partitioned table events partition by RANGE (run_id)
   run_id uuid not null
   at timestamp with time zone not null
@@ -144,6 +157,13 @@ table migrations
   id integer not null default nextval('capstan.migrations_id_seq'::regclass)
   hash text not null
   created_at bigint
+
+table pauses
+  scope text not null
+  value text not null
+  at timestamp with time zone not null
+  reason text
+  actor text
 
 table quota_buckets with (fillfactor=50)
   bucket text not null
@@ -255,6 +275,35 @@ table runs with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_f
   fencing_token integer not null default 0
   last_span text
   worker_id uuid
+  seq_offset integer not null default 0
+
+table schedules
+  tenant text not null
+  name text not null
+  agent text not null
+  input jsonb not null
+  cron text not null
+  timezone text not null
+  catch_up text not null
+  paused boolean not null default false
+  options jsonb
+  next_at timestamp with time zone
+  last_tick_at timestamp with time zone
+  last_run_id uuid
+  last_error jsonb
+  created_at timestamp with time zone not null
+  updated_at timestamp with time zone not null
+  actor text
+
+table signals
+  id uuid not null
+  run_id uuid not null
+  name text not null
+  payload jsonb not null
+  at timestamp with time zone not null
+  dedupe_key text
+  actor text
+  wait_id uuid
 
 view usage
   run_id uuid
@@ -290,6 +339,25 @@ table usage_ledger
   cache_write_tokens bigint not null default 0
   cost_usd_micros bigint not null default 0
   estimated boolean not null default false
+
+table waits
+  id uuid not null
+  run_id uuid not null
+  tenant text not null
+  agent text not null
+  turn integer not null
+  call_id text not null
+  call_index integer not null
+  kind text not null
+  name text not null
+  detail jsonb not null
+  requested_at timestamp with time zone not null
+  expires_at timestamp with time zone
+  pending integer not null default 0
+  answered_at timestamp with time zone
+  answer jsonb
+  answered_by text
+  settled_at timestamp with time zone
 
 table wishes with (autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000)
   run_id uuid not null
@@ -332,6 +400,7 @@ capstan.blob_refs: blob_refs_tenant_sha256_run_id_pk PRIMARY KEY (tenant, sha256
 capstan.blobs: blobs_tenant_sha256_pk PRIMARY KEY (tenant, sha256)
 capstan.compaction_tasks: compaction_tasks_pkey PRIMARY KEY (id)
 capstan.compaction_tasks: compaction_tasks_state CHECK ((state = ANY (ARRAY['requested'::text, 'summarizing'::text, 'ready'::text, 'applied'::text, 'skipped'::text, 'failed'::text, 'superseded'::text])))
+capstan.conversations: conversations_pkey PRIMARY KEY (id)
 capstan.events: events_one_payload CHECK ((((codec IS NULL) = (payload IS NOT NULL)) AND ((codec IS NULL) = (payload_sealed IS NULL))))
 capstan.events: events_run_id_seq_pk PRIMARY KEY (run_id, seq)
 capstan.events: events_seq CHECK ((seq >= 1))
@@ -340,6 +409,8 @@ capstan.events_default: events_one_payload CHECK ((((codec IS NULL) = (payload I
 capstan.events_default: events_seq CHECK ((seq >= 1))
 capstan.inbox: inbox_pkey PRIMARY KEY (id)
 capstan.migrations: migrations_pkey PRIMARY KEY (id)
+capstan.pauses: pauses_scope CHECK (((scope = ANY (ARRAY['tenant'::text, 'all'::text])) AND ((scope = 'all'::text) = (value = '*'::text))))
+capstan.pauses: pauses_scope_value_pk PRIMARY KEY (scope, value)
 capstan.quota_buckets: quota_buckets_bucket_window_start_pk PRIMARY KEY (bucket, window_start)
 capstan.quota_limits: quota_limits_amount CHECK ((amount >= 0))
 capstan.quota_limits: quota_limits_kind CHECK ((kind = ANY (ARRAY['turn'::text, 'summary'::text, 'tool'::text])))
@@ -358,7 +429,13 @@ capstan.runs: runs_pkey PRIMARY KEY (id)
 capstan.runs: runs_positive CHECK (((fencing_token >= 0) AND (next_seq >= 1) AND (inbox_pending >= 0)))
 capstan.runs: runs_state CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'waiting'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 capstan.runs: runs_waiting_has_reason CHECK (((state = 'waiting'::text) = (wait_reason IS NOT NULL)))
+capstan.schedules: schedules_catch_up CHECK ((catch_up = ANY (ARRAY['none'::text, 'last'::text, 'all'::text])))
+capstan.schedules: schedules_tenant_name_pk PRIMARY KEY (tenant, name)
+capstan.signals: signals_pkey PRIMARY KEY (id)
 capstan.usage_ledger: usage_ledger_pkey PRIMARY KEY (id)
+capstan.waits: waits_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'question'::text, 'signal'::text, 'timer'::text, 'children'::text, 'completion'::text])))
+capstan.waits: waits_pending CHECK ((pending >= 0))
+capstan.waits: waits_pkey PRIMARY KEY (id)
 capstan.wishes: wishes_pkey PRIMARY KEY (run_id)
 capstan.workers: workers_pkey PRIMARY KEY (id)
 
@@ -379,6 +456,8 @@ CREATE INDEX compaction_tasks_busy ON capstan.compaction_tasks USING btree (tena
 CREATE UNIQUE INDEX compaction_tasks_one_in_flight ON capstan.compaction_tasks USING btree (run_id) WHERE (state = ANY (ARRAY['requested'::text, 'summarizing'::text, 'ready'::text]))
 CREATE UNIQUE INDEX compaction_tasks_pkey ON capstan.compaction_tasks USING btree (id)
 CREATE INDEX compaction_tasks_waiting ON capstan.compaction_tasks USING btree (tenant, due_at) WHERE ((state = 'requested'::text) AND (dispatched_at IS NULL))
+CREATE UNIQUE INDEX conversations_pkey ON capstan.conversations USING btree (id)
+CREATE INDEX conversations_tenant ON capstan.conversations USING btree (tenant, id)
 CREATE UNIQUE INDEX events_default_pkey ON capstan.events_default USING btree (run_id, seq)
 CREATE UNIQUE INDEX events_default_run_id_step_key_idx ON capstan.events_default USING btree (run_id, step_key) WHERE (step_key IS NOT NULL)
 CREATE UNIQUE INDEX events_run_id_seq_pk ON ONLY capstan.events USING btree (run_id, seq)
@@ -387,6 +466,7 @@ CREATE UNIQUE INDEX inbox_dedupe ON capstan.inbox USING btree (run_id, dedupe_ke
 CREATE INDEX inbox_pending ON capstan.inbox USING btree (run_id, id) WHERE (applied_seq IS NULL)
 CREATE UNIQUE INDEX inbox_pkey ON capstan.inbox USING btree (id)
 CREATE UNIQUE INDEX migrations_pkey ON capstan.migrations USING btree (id)
+CREATE UNIQUE INDEX pauses_scope_value_pk ON capstan.pauses USING btree (scope, value)
 CREATE UNIQUE INDEX quota_buckets_bucket_window_start_pk ON capstan.quota_buckets USING btree (bucket, window_start)
 CREATE UNIQUE INDEX quota_limits_scope_value_kind_unit_window_pk ON capstan.quota_limits USING btree (scope, value, kind, unit, "window")
 CREATE UNIQUE INDEX quota_reservations_id_bucket_pk ON capstan.quota_reservations USING btree (id, bucket)
@@ -396,14 +476,26 @@ CREATE UNIQUE INDEX quota_slots_bucket_slot_pk ON capstan.quota_slots USING btre
 CREATE UNIQUE INDEX quota_slots_reservation ON capstan.quota_slots USING btree (reservation_id, bucket)
 CREATE INDEX runs_active ON capstan.runs USING btree (state, pool) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]))
 CREATE UNIQUE INDEX runs_child ON capstan.runs USING btree (parent_run_id, parent_call, child_index) WHERE (parent_run_id IS NOT NULL)
+CREATE INDEX runs_continuations ON capstan.runs USING btree (continued_from_run) WHERE (continued_from_run IS NOT NULL)
+CREATE INDEX runs_conversation ON capstan.runs USING btree (conversation_id, id) WHERE (conversation_id IS NOT NULL)
 CREATE INDEX runs_deadline ON capstan.runs USING btree (deadline) WHERE ((state = 'waiting'::text) AND (deadline IS NOT NULL))
+CREATE INDEX runs_ended_inbox ON capstan.runs USING btree (id) WHERE ((finished_at IS NOT NULL) AND (inbox_pending > 0))
+CREATE INDEX runs_forks ON capstan.runs USING btree (forked_from_run) WHERE (forked_from_run IS NOT NULL)
 CREATE UNIQUE INDEX runs_idempotency ON capstan.runs USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL)
 CREATE INDEX runs_input_waits ON capstan.runs USING btree (id) WHERE ((state = 'waiting'::text) AND (inbox_pending > 0))
 CREATE UNIQUE INDEX runs_pkey ON capstan.runs USING btree (id)
 CREATE INDEX runs_waiting ON capstan.runs USING btree (wait_reason, agent) WHERE (state = 'waiting'::text)
+CREATE INDEX schedules_due ON capstan.schedules USING btree (next_at) WHERE ((NOT paused) AND (next_at IS NOT NULL))
+CREATE UNIQUE INDEX schedules_tenant_name_pk ON capstan.schedules USING btree (tenant, name)
+CREATE UNIQUE INDEX signals_dedupe ON capstan.signals USING btree (run_id, dedupe_key) WHERE (dedupe_key IS NOT NULL)
+CREATE INDEX signals_kept ON capstan.signals USING btree (run_id, name, id) WHERE (wait_id IS NULL)
+CREATE UNIQUE INDEX signals_pkey ON capstan.signals USING btree (id)
 CREATE UNIQUE INDEX usage_ledger_pkey ON capstan.usage_ledger USING btree (id)
 CREATE INDEX usage_ledger_run ON capstan.usage_ledger USING btree (run_id)
 CREATE INDEX usage_ledger_tenant ON capstan.usage_ledger USING btree (tenant, at)
+CREATE INDEX waits_of_run ON capstan.waits USING btree (run_id) WHERE (settled_at IS NULL)
+CREATE INDEX waits_open ON capstan.waits USING btree (tenant, kind, id) WHERE (settled_at IS NULL)
+CREATE UNIQUE INDEX waits_pkey ON capstan.waits USING btree (id)
 CREATE INDEX wishes_later ON capstan.wishes USING btree (at) WHERE (NOT ready)
 CREATE UNIQUE INDEX wishes_pkey ON capstan.wishes USING btree (run_id)
 CREATE INDEX wishes_ready ON capstan.wishes USING btree (pool, priority, at) WHERE ready
@@ -413,12 +505,32 @@ CREATE UNIQUE INDEX workers_pkey ON capstan.workers USING btree (id)
 -- triggers
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON capstan.events FOR EACH ROW EXECUTE FUNCTION capstan.refuse_rewrite()
 CREATE TRIGGER events_compaction AFTER INSERT ON capstan.events FOR EACH ROW WHEN ((new.type = ANY (ARRAY['compaction.requested'::text, 'compaction.failed'::text, 'context.compacted'::text]))) EXECUTE FUNCTION capstan.follow_compaction()
+CREATE TRIGGER events_life AFTER INSERT ON capstan.events FOR EACH ROW WHEN ((new.type = ANY (ARRAY['call.waiting'::text, 'turn.stopped'::text, 'run.completed'::text, 'run.failed'::text, 'run.cancelled'::text]))) EXECUTE FUNCTION capstan.follow_life()
 CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON capstan.events FOR EACH STATEMENT EXECUTE FUNCTION capstan.refuse_rewrite()
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON capstan.events_default FOR EACH ROW EXECUTE FUNCTION capstan.refuse_rewrite()
 CREATE TRIGGER events_compaction AFTER INSERT ON capstan.events_default FOR EACH ROW WHEN ((new.type = ANY (ARRAY['compaction.requested'::text, 'compaction.failed'::text, 'context.compacted'::text]))) EXECUTE FUNCTION capstan.follow_compaction()
+CREATE TRIGGER events_life AFTER INSERT ON capstan.events_default FOR EACH ROW WHEN ((new.type = ANY (ARRAY['call.waiting'::text, 'turn.stopped'::text, 'run.completed'::text, 'run.failed'::text, 'run.cancelled'::text]))) EXECUTE FUNCTION capstan.follow_life()
 CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON capstan.events_default FOR EACH STATEMENT EXECUTE FUNCTION capstan.refuse_rewrite()
 
 -- functions
+CREATE OR REPLACE FUNCTION capstan.answer(wait_id uuid, answer jsonb, declined boolean DEFAULT false, actor text DEFAULT NULL::text)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_variable
+declare
+  v_wait capstan.waits;
+  v_run capstan.runs;
+  v_answer jsonb := case when coalesce(declined, false) then jsonb_build_object('declined', true) else jsonb_build_object('answer', answer) end;
+begin
+  if answer is null and not coalesce(declined, false) then raise exception 'answer is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
+  if octet_length(answer::text) > 1000000 then raise exception 'the answer has more than 1,000,000 bytes' using errcode = 'KC005'; end if;
+  v_wait := capstan.take_wait(wait_id, array['question']);
+  update capstan.waits w set answered_at = capstan.now(), answer = v_answer, answered_by = actor where w.id = v_wait.id;
+  select * into v_run from capstan.runs r where r.id = v_wait.run_id;
+  perform capstan.hand_over(v_run, v_wait.id, v_answer, actor);
+end $function$
+
 CREATE OR REPLACE FUNCTION capstan.cancel_run(run_id uuid, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -432,18 +544,23 @@ declare
 begin
   perform from capstan.runs r where r.id = cancel_run.run_id;
   if not found then raise exception 'no run %', cancel_run.run_id using errcode = 'KC002'; end if;
+  -- From above to below, so that two cancels in one tree cannot wait for each other in a circle: the end of a run is told
+  -- to the run that started it, whose row is therefore taken before its own.
+  perform from capstan.runs p where p.id = (select r.parent_run_id from capstan.runs r where r.id = cancel_run.run_id) for no key update;
   for v_run in
     with recursive tree as (
       select r.id from capstan.runs r where r.id = cancel_run.run_id
       union
       select c.id from capstan.runs c join tree t on c.parent_run_id = t.id
     )
-    select r.* from capstan.runs r where r.id in (select id from tree) and r.finished_at is null order by r.id for no key update
+    select r.* from capstan.runs r where r.id in (select id from tree) and r.finished_at is null order by r.depth, r.id for no key update
   loop
     update capstan.runs r set state = 'cancelled', wait_reason = null, wake_at = null, finished_at = v_now, updated_at = v_now, worker_id = null,
         cancel_requested_at = v_now, fencing_token = r.fencing_token + 1, next_seq = r.next_seq + 1,
         journal_bytes = r.journal_bytes + octet_length(v_payload::text), error_code = 'RUN_CANCELLED'
-      where r.id = v_run.id;
+      where r.id = v_run.id and r.finished_at is null;
+    -- The end of its parent, a moment ago in this loop, has ended it already.
+    if not found then continue; end if;
     insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, actor, payload)
       values (v_run.id, v_now, (random() * 2147483647)::int, v_run.next_seq, v_run.turn, v_run.fencing_token + 1, v_run.view_epoch,
         octet_length(v_payload::text), 1, 0, 'run.cancelled', cancel_run.actor, v_payload);
@@ -464,9 +581,6 @@ declare
 begin
   select * into v_run from capstan.runs r where r.id = compact_run.run_id for no key update;
   if not found then raise exception 'no run %', compact_run.run_id using errcode = 'KC002'; end if;
-  if v_run.finished_at is not null then
-    raise exception 'run % has ended (%)', compact_run.run_id, v_run.state using errcode = 'KC003', hint = 'Its journal stays as it is.';
-  end if;
   if not coalesce(compact_run.at_boundary, false) and (v_run.worker_id is not null or v_run.wait_reason in ('approval', 'children')) then
     raise exception 'run % is in the middle of a turn', compact_run.run_id using errcode = 'KC007', hint = 'Ask for it at the next boundary, or again when the run rests.';
   end if;
@@ -475,20 +589,116 @@ begin
   v_id := capstan.uuid_v7();
   insert into capstan.inbox (id, run_id, at, kind, payload, actor) values (v_id, compact_run.run_id, capstan.now(), 'compact', '{}', compact_run.actor);
   update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = capstan.now() where id = compact_run.run_id;
-  if v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted') then perform capstan.wish_for(v_run, capstan.now()); end if;
+  if v_run.finished_at is not null or (v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted')) then perform capstan.wish_for(v_run, capstan.now()); end if;
   return v_id;
 end $function$
 
-CREATE OR REPLACE FUNCTION capstan.enqueue_run(agent text, input jsonb, tenant text DEFAULT 'default'::text, idempotency_key text DEFAULT NULL::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, deadline timestamp with time zone DEFAULT NULL::timestamp with time zone, interactive boolean DEFAULT NULL::boolean, metadata jsonb DEFAULT NULL::jsonb, labels text[] DEFAULT NULL::text[], subject text DEFAULT NULL::text, pool text DEFAULT 'turn'::text, definition_sha text DEFAULT NULL::text, concurrency_key text DEFAULT NULL::text, traceparent text DEFAULT NULL::text, tracestate text DEFAULT NULL::text, actor text DEFAULT NULL::text, run_id uuid DEFAULT NULL::uuid)
+CREATE OR REPLACE FUNCTION capstan.continue_conversation(conversation_id uuid, input jsonb, idempotency_key text DEFAULT NULL::text, definition_sha text DEFAULT NULL::text, compaction jsonb DEFAULT NULL::jsonb, interactive boolean DEFAULT NULL::boolean, options jsonb DEFAULT NULL::jsonb, actor text DEFAULT NULL::text, run_id uuid DEFAULT NULL::uuid)
  RETURNS uuid
  LANGUAGE plpgsql
 AS $function$
 #variable_conflict use_column
 declare
-  v_id uuid := coalesce(enqueue_run.run_id, capstan.uuid_v7());
+  v_conversation capstan.conversations;
+  v_options jsonb := coalesce(continue_conversation.options, '{}');
+  v_last capstan.runs;
+  v_found capstan.runs;
+  v_sha text := continue_conversation.definition_sha;
+  v_interactive boolean := continue_conversation.interactive;
+  v_id uuid;
+  v_compaction jsonb := continue_conversation.compaction;
+  v_digest bytea := sha256(convert_to(jsonb_build_array('continue', continue_conversation.conversation_id, continue_conversation.input)::text, 'UTF8'));
+begin
+  if continue_conversation.input is null then raise exception 'input is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
+  select * into v_conversation from capstan.conversations c where c.id = continue_conversation.conversation_id for update;
+  if not found then raise exception 'no conversation %', continue_conversation.conversation_id using errcode = 'KC016'; end if;
+  if continue_conversation.idempotency_key is not null then
+    v_found := capstan.run_of_key(v_conversation.tenant, continue_conversation.idempotency_key, v_digest);
+    if v_found.id is not null then return capstan.give_blobs(continue_conversation.run_id, v_found.id); end if;
+    select i.run_id into v_id from capstan.inbox i join capstan.runs r on r.id = i.run_id
+      where r.conversation_id = v_conversation.id and i.dedupe_key = continue_conversation.idempotency_key;
+    if found then return capstan.give_blobs(continue_conversation.run_id, v_id); end if;
+  end if;
+  if v_conversation.last_run_id is not null then
+    select * into v_last from capstan.runs r where r.id = v_conversation.last_run_id for key share;
+    if v_last.state = 'waiting' and v_last.wait_reason = 'input' then
+      perform capstan.send(v_last.id, continue_conversation.input, dedupe_key => continue_conversation.idempotency_key, actor => continue_conversation.actor);
+      update capstan.conversations c set updated_at = capstan.now() where c.id = v_conversation.id;
+      return capstan.give_blobs(continue_conversation.run_id, v_last.id);
+    end if;
+    if v_last.finished_at is null then
+      raise exception 'run % of conversation % is still to end (%)', v_last.id, v_conversation.id, coalesce(v_last.wait_reason, v_last.state)
+        using errcode = 'KC015', detail = v_last.id::text, hint = 'Send again when it has ended; or steer it, or cancel it.';
+    end if;
+  end if;
+  -- A thread with a budget is carried by a rolling summary: each of its runs compacts what came before from there on.
+  if v_conversation.budget is not null then
+    v_compaction := jsonb_strip_nulls(jsonb_build_object('enabled', true, 'at_tokens', v_conversation.budget -> 'max_tokens', 'summarizer', v_conversation.budget -> 'summarizer'))
+      || coalesce(v_compaction, '{}');
+  end if;
+  -- As an enqueue by name: a new message is answered by the agent as it is now.
+  if v_sha is null then
+    if exists (select from capstan.agents a where a.name = v_conversation.agent and a.retired_at is not null) then
+      raise exception 'agent % is retired and no run is started by its name; bring it back with: capstan agents unretire %', v_conversation.agent, v_conversation.agent using errcode = 'KC006';
+    end if;
+    select a.promoted_sha into v_sha from capstan.agents a where a.name = v_conversation.agent;
+  end if;
+  if v_interactive is null then select (d.definition ->> 'interactive')::boolean into v_interactive from capstan.agent_definitions d where d.sha = v_sha; end if;
+  if v_last.id is null then
+    v_id := capstan.create_run(agent => v_conversation.agent, input => continue_conversation.input, tenant => v_conversation.tenant, idempotency_key => continue_conversation.idempotency_key,
+      priority => coalesce((v_options ->> 'priority')::int, 0), run_at => (v_options ->> 'run_at')::timestamptz, deadline => (v_options ->> 'deadline')::timestamptz,
+      interactive => v_interactive, metadata => v_options -> 'metadata',
+      labels => (select array_agg(l.label order by l.n) from jsonb_array_elements_text(v_options -> 'labels') with ordinality l(label, n)),
+      subject => v_conversation.subject, pool => coalesce(v_options ->> 'pool', 'turn'), definition_sha => v_sha, traceparent => v_options ->> 'traceparent',
+      tracestate => v_options ->> 'tracestate', actor => continue_conversation.actor, run_id => continue_conversation.run_id,
+      created => jsonb_strip_nulls(jsonb_build_object('conversation_id', v_conversation.id, 'compaction', v_compaction)));
+    update capstan.runs r set conversation_id = v_conversation.id, policy = v_compaction, input_digest = v_digest where r.id = v_id;
+  else
+    v_id := capstan.derive_run(v_last, 'continue', null, continue_conversation.input, coalesce(v_sha, v_last.definition_sha), v_compaction,
+      coalesce(v_interactive, false), v_conversation.id, continue_conversation.idempotency_key, v_digest, v_options, continue_conversation.actor, continue_conversation.run_id);
+  end if;
+  update capstan.conversations c set last_run_id = v_id, updated_at = capstan.now() where c.id = v_conversation.id;
+  return v_id;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.create_conversation(agent text, tenant text DEFAULT 'default'::text, subject text DEFAULT NULL::text, title text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare v_id uuid := capstan.uuid_v7();
+begin
+  if create_conversation.agent is null or create_conversation.agent !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$' then
+    raise exception 'agent % is not a name: use 1 to 64 of A-Z a-z 0-9 _ . - and begin with a letter or digit', coalesce(create_conversation.agent, 'null') using errcode = 'KC006';
+  end if;
+  if create_conversation.tenant is null or length(create_conversation.tenant) not between 1 and 200 then raise exception 'tenant must have 1 to 200 characters' using errcode = 'KC006'; end if;
+  if length(create_conversation.title) not between 1 and 500 then raise exception 'title must have 1 to 500 characters' using errcode = 'KC006'; end if;
+  if create_conversation.budget is not null then
+    if jsonb_typeof(create_conversation.budget) <> 'object' or create_conversation.budget - '{max_tokens,summarizer}'::text[] <> '{}'
+      or coalesce(jsonb_typeof(create_conversation.budget -> 'max_tokens'), '') <> 'number' or coalesce(jsonb_typeof(create_conversation.budget -> 'summarizer'), 'string') <> 'string' then
+      raise exception 'budget is {"max_tokens": n, "summarizer": name}, the second if wanted' using errcode = 'KC006';
+    end if;
+    if (create_conversation.budget ->> 'max_tokens')::numeric not between 512 and 2147483647 or (create_conversation.budget ->> 'max_tokens')::numeric % 1 <> 0 then
+      raise exception 'budget.max_tokens is a whole number from 512 on, not %', create_conversation.budget ->> 'max_tokens' using errcode = 'KC006';
+    end if;
+  end if;
+  insert into capstan.conversations (id, tenant, agent, subject, title, budget, metadata, created_at, updated_at)
+    values (v_id, create_conversation.tenant, create_conversation.agent, create_conversation.subject, create_conversation.title, create_conversation.budget,
+      create_conversation.metadata, capstan.now(), capstan.now());
+  return v_id;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.create_run(agent text, input jsonb, tenant text DEFAULT 'default'::text, idempotency_key text DEFAULT NULL::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, deadline timestamp with time zone DEFAULT NULL::timestamp with time zone, interactive boolean DEFAULT NULL::boolean, metadata jsonb DEFAULT NULL::jsonb, labels text[] DEFAULT NULL::text[], subject text DEFAULT NULL::text, pool text DEFAULT 'turn'::text, definition_sha text DEFAULT NULL::text, concurrency_key text DEFAULT NULL::text, traceparent text DEFAULT NULL::text, tracestate text DEFAULT NULL::text, actor text DEFAULT NULL::text, run_id uuid DEFAULT NULL::uuid, created jsonb DEFAULT NULL::jsonb)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_id uuid := coalesce(create_run.run_id, capstan.uuid_v7());
   v_now timestamptz := capstan.now();
-  v_digest bytea := sha256(convert_to(enqueue_run.input::text, 'UTF8'));
-  v_sha text := enqueue_run.definition_sha;
+  v_digest bytea := sha256(convert_to(create_run.input::text, 'UTF8'));
+  v_sha text := create_run.definition_sha;
+  v_retired boolean;
   v_definition jsonb;
   v_interactive boolean;
   v_payload jsonb;
@@ -496,59 +706,201 @@ declare
   v_found capstan.runs;
   v_run capstan.runs;
 begin
-  if enqueue_run.agent is null or enqueue_run.agent !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$' then
-    raise exception 'agent % is not a name: use 1 to 64 of A-Z a-z 0-9 _ . - and begin with a letter or digit', coalesce(enqueue_run.agent, 'null') using errcode = 'KC006';
+  if create_run.agent is null or create_run.agent !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$' then
+    raise exception 'agent % is not a name: use 1 to 64 of A-Z a-z 0-9 _ . - and begin with a letter or digit', coalesce(create_run.agent, 'null') using errcode = 'KC006';
   end if;
-  if enqueue_run.input is null then raise exception 'input is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
-  if enqueue_run.pool = 'summarize' then
+  if create_run.input is null then raise exception 'input is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
+  if create_run.pool = 'summarize' then
     raise exception 'pool summarize makes summaries and takes no runs' using errcode = 'KC006', hint = 'Leave pool out, or name one that workers of yours serve.';
   end if;
-  if enqueue_run.priority not between -1000 and 1000 then raise exception 'priority % is outside -1000..1000', enqueue_run.priority using errcode = 'KC006'; end if;
-  if enqueue_run.tenant is null or length(enqueue_run.tenant) not between 1 and 200 then raise exception 'tenant must have 1 to 200 characters' using errcode = 'KC006'; end if;
-  if length(enqueue_run.idempotency_key) not between 1 and 500 then raise exception 'idempotency_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
+  if create_run.priority not between -1000 and 1000 then raise exception 'priority % is outside -1000..1000', create_run.priority using errcode = 'KC006'; end if;
+  if create_run.tenant is null or length(create_run.tenant) not between 1 and 200 then raise exception 'tenant must have 1 to 200 characters' using errcode = 'KC006'; end if;
+  if length(create_run.idempotency_key) not between 1 and 500 then raise exception 'idempotency_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
   if v_sha is null then
-    select a.promoted_sha into v_sha from capstan.agents a where a.name = enqueue_run.agent and a.retired_at is null;
+    select a.promoted_sha, a.retired_at is not null into v_sha, v_retired from capstan.agents a where a.name = create_run.agent;
+    -- An enqueue that is repeated still finds the run that it made before.
+    if v_retired and not exists (select from capstan.runs r where r.tenant = create_run.tenant and r.idempotency_key = create_run.idempotency_key) then
+      raise exception 'agent % is retired and no run is started by its name; bring it back with: capstan agents unretire %', create_run.agent, create_run.agent using errcode = 'KC006';
+    end if;
   end if;
   if v_sha is not null then
-    select d.definition into v_definition from capstan.agent_definitions d where d.sha = v_sha and d.name = enqueue_run.agent;
-    if not found then raise exception 'agent % has no definition %', enqueue_run.agent, v_sha using errcode = 'KC006'; end if;
+    select d.definition into v_definition from capstan.agent_definitions d where d.sha = v_sha and d.name = create_run.agent;
+    if not found then raise exception 'agent % has no definition %', create_run.agent, v_sha using errcode = 'KC006'; end if;
   end if;
-  v_interactive := coalesce(enqueue_run.interactive, (v_definition ->> 'interactive')::boolean, false);
+  v_interactive := coalesce(create_run.interactive, (v_definition ->> 'interactive')::boolean, false);
   v_payload := jsonb_strip_nulls(jsonb_build_object('interactive', case when v_interactive then true end))
-    || jsonb_build_object('origin', 'api', 'agent', enqueue_run.agent, 'definition_sha', v_sha, 'input', enqueue_run.input);
+    || jsonb_build_object('origin', 'api', 'agent', create_run.agent, 'definition_sha', v_sha, 'input', create_run.input) || coalesce(create_run.created, '{}');
   v_size := octet_length(v_payload::text);
   if v_size > coalesce((v_definition #>> '{limits,inline_payload_bytes}')::int, 1048576) then
     raise exception 'input of % bytes is over the inline limit of % bytes; send large content as a file part that names a blob, or raise limits.inline_payload_bytes (up to 16 MiB) of agent %',
-      v_size, coalesce((v_definition #>> '{limits,inline_payload_bytes}')::int, 1048576), enqueue_run.agent using errcode = 'KC005';
+      v_size, coalesce((v_definition #>> '{limits,inline_payload_bytes}')::int, 1048576), create_run.agent using errcode = 'KC005';
   end if;
-  insert into capstan.runs (id, created_at, updated_at, tenant, subject, agent, interactive, pool, priority, concurrency_key, labels, metadata,
+  insert into capstan.runs (id, created_at, updated_at, tenant, origin, subject, agent, interactive, pool, priority, concurrency_key, labels, metadata,
       deadline, run_at, traceparent, tracestate, idempotency_key, input_digest, definition_sha, next_seq, journal_bytes, root_run_id)
-    values (v_id, v_now, v_now, enqueue_run.tenant, enqueue_run.subject, enqueue_run.agent, v_interactive, enqueue_run.pool, enqueue_run.priority,
-      enqueue_run.concurrency_key, enqueue_run.labels, enqueue_run.metadata,
-      coalesce(enqueue_run.deadline, v_now + (v_definition #>> '{limits,deadline_ms}')::bigint * interval '1 ms'),
-      enqueue_run.run_at, enqueue_run.traceparent, enqueue_run.tracestate, enqueue_run.idempotency_key, v_digest, v_sha, 2, v_size, v_id)
+    values (v_id, v_now, v_now, create_run.tenant, v_payload ->> 'origin', create_run.subject, create_run.agent, v_interactive, create_run.pool, create_run.priority,
+      create_run.concurrency_key, create_run.labels, create_run.metadata,
+      coalesce(create_run.deadline, v_now + (v_definition #>> '{limits,deadline_ms}')::bigint * interval '1 ms'),
+      create_run.run_at, create_run.traceparent, create_run.tracestate, create_run.idempotency_key, v_digest, v_sha, 2, v_size, v_id)
     on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
     returning * into v_run;
   if v_run.id is null then
-    select * into v_found from capstan.runs r where r.tenant = enqueue_run.tenant and r.idempotency_key = enqueue_run.idempotency_key;
+    select * into v_found from capstan.runs r where r.tenant = create_run.tenant and r.idempotency_key = create_run.idempotency_key;
     if v_found.id is null then
       -- REPEATABLE READ: the run that has the key was committed after this transaction began.
-      raise exception 'another transaction has just used idempotency key %', enqueue_run.idempotency_key using errcode = '40001', hint = 'Begin the transaction again.';
+      raise exception 'another transaction has just used idempotency key %', create_run.idempotency_key using errcode = '40001', hint = 'Begin the transaction again.';
     end if;
     -- The digest is over jsonb's text, in which 1 and 1.0 differ though they are equal: compare the values before refusing.
-    if v_found.agent = enqueue_run.agent and (v_found.input_digest = v_digest
-        or exists (select from capstan.events e where e.run_id = v_found.id and e.seq = 1 and (e.payload -> 'input')::jsonb = enqueue_run.input)) then
+    if v_found.agent = create_run.agent and (v_found.input_digest = v_digest
+        or exists (select from capstan.events e where e.run_id = v_found.id and e.seq = 1 and (e.payload -> 'input')::jsonb = create_run.input)) then
       return v_found.id;
     end if;
-    raise exception 'idempotency key % of tenant % belongs to run % with another %', enqueue_run.idempotency_key, enqueue_run.tenant, v_found.id,
-      case when v_found.agent = enqueue_run.agent then 'input' else 'agent' end
+    raise exception 'idempotency key % of tenant % belongs to run % with another %', create_run.idempotency_key, create_run.tenant, v_found.id,
+      case when v_found.agent = create_run.agent then 'input' else 'agent' end
       using errcode = 'KC001', detail = v_found.id::text, hint = 'Use a new key for new input, or send the same input again to get the same run.';
   end if;
   insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, actor, payload)
-    values (v_id, v_now, (random() * 2147483647)::int, 1, 0, 0, 0, v_size, 1, 0, 'run.created', enqueue_run.actor, v_payload);
-  perform capstan.wish_for(v_run, coalesce(enqueue_run.run_at, v_now));
+    values (v_id, v_now, (random() * 2147483647)::int, 1, 0, 0, 0, v_size, 1, 0, 'run.created', create_run.actor, v_payload);
+  perform capstan.wish_for(v_run, coalesce(create_run.run_at, v_now));
   return v_id;
 end $function$
+
+CREATE OR REPLACE FUNCTION capstan.decide(wait_id uuid, decision text, input jsonb DEFAULT NULL::jsonb, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+declare
+  v_wait capstan.waits;
+  v_run capstan.runs;
+  v_answer jsonb;
+begin
+  if decide.decision is null or decide.decision not in ('approve', 'deny') then
+    raise exception 'decision % is not known: approve or deny', coalesce(decide.decision, 'null') using errcode = 'KC006';
+  end if;
+  if decide.input is not null and (decide.decision = 'deny' or jsonb_typeof(decide.input) <> 'object') then
+    raise exception 'input is for approve, and is an object: the arguments to use instead' using errcode = 'KC006';
+  end if;
+  if octet_length(decide.reason) > 10000 then raise exception 'reason has more than 10,000 bytes' using errcode = 'KC005'; end if;
+  v_wait := capstan.take_wait(decide.wait_id, array['approval']);
+  v_answer := jsonb_strip_nulls(jsonb_build_object('decision', decide.decision, 'reason', decide.reason)) || case when decide.input is null then '{}' else jsonb_build_object('input', decide.input) end;
+  update capstan.waits w set answered_at = capstan.now(), answer = v_answer, answered_by = decide.actor where w.id = v_wait.id;
+  select * into v_run from capstan.runs r where r.id = v_wait.run_id;
+  perform capstan.hand_over(v_run, v_wait.id, v_answer, decide.actor);
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.delete_schedule(name text, tenant text DEFAULT 'default'::text)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+begin
+  perform capstan.lock_schedule(delete_schedule.tenant, delete_schedule.name);
+  delete from capstan.schedules s where s.tenant = delete_schedule.tenant and s.name = delete_schedule.name;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.derive_run(base capstan.runs, origin text, at integer, input jsonb, definition_sha text, compaction jsonb, interactive boolean, conversation_id uuid, idempotency_key text, digest bytea, options jsonb, actor text, run_id uuid)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_id uuid := coalesce(derive_run.run_id, capstan.uuid_v7());
+  v_now timestamptz := capstan.now();
+  v_options jsonb := coalesce(derive_run.options, '{}');
+  v_is_next boolean := derive_run.origin = 'continue';
+  v_definition jsonb;
+  v_interactive boolean := coalesce(derive_run.interactive, base.interactive);
+  v_at int;
+  v_last capstan.events;
+  v_first capstan.events;
+  v_epoch int;
+  v_marker int;
+  v_is_last_view boolean;
+  v_compaction jsonb;
+  v_payload jsonb;
+  v_size int;
+  v_run capstan.runs;
+  v_found capstan.runs;
+begin
+  if length(derive_run.idempotency_key) not between 1 and 500 then raise exception 'idempotency_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
+  if (v_options ->> 'priority')::int not between -1000 and 1000 then raise exception 'priority % is outside -1000..1000', v_options ->> 'priority' using errcode = 'KC006'; end if;
+  if v_options ->> 'pool' = 'summarize' then
+    raise exception 'pool summarize makes summaries and takes no runs' using errcode = 'KC006', hint = 'Leave pool out, or name one that workers of yours serve.';
+  end if;
+  if jsonb_typeof(derive_run.compaction) <> 'object' then raise exception 'compaction is not an object' using errcode = 'KC006'; end if;
+  if derive_run.definition_sha is not null then
+    select d.definition into v_definition from capstan.agent_definitions d where d.sha = derive_run.definition_sha and d.name = base.agent;
+    if not found then raise exception 'agent % has no definition %', base.agent, derive_run.definition_sha using errcode = 'KC006'; end if;
+  end if;
+  v_at := capstan.fork_point(base, derive_run.at, derive_run.input is not null or v_interactive);
+  select * into v_first from capstan.events e where e.run_id = base.id and e.seq = 1;
+  select * into v_last from capstan.events e where e.run_id = base.id and e.seq = v_at;
+  v_epoch := v_last.view_epoch + case
+    when v_last.type = 'context.pruned' or (v_last.type = 'context.compacted' and v_last.payload #>> '{head,summary}' ~ '\S') then 1 else 0 end;
+  if v_epoch > 0 then
+    -- The newest marker of the whole line, which may be in a run before the base.
+    with recursive line as (
+      select base.id as id, v_at as last, base.seq_offset as seq_offset, coalesce(base.forked_from_run, base.continued_from_run) as before, coalesce(base.forked_from_seq, base.continued_from_seq) as before_seq
+      union all
+      select r.id, l.before_seq, r.seq_offset, coalesce(r.forked_from_run, r.continued_from_run), coalesce(r.forked_from_seq, r.continued_from_seq)
+      from line l join capstan.runs r on r.id = l.before
+    )
+    select max(m.seq + l.seq_offset) into v_marker from line l
+      cross join lateral (select e.seq from capstan.events e where e.run_id = l.id and e.seq <= l.last and e.type = 'context.compacted' order by e.seq desc limit 1) m;
+  end if;
+  v_is_last_view := not exists (select from capstan.events e where e.run_id = base.id and e.seq > v_at
+    and e.type in ('model.responded', 'model.corrected', 'tool.completed', 'tool.failed', 'tool.interrupted', 'input.applied', 'context.compacted', 'context.pruned'));
+  -- A policy of the base's own goes with its forks; each run of a conversation has its own. What it may use at most goes with all.
+  v_compaction := coalesce(derive_run.compaction, case when not v_is_next then (v_first.payload -> 'compaction')::jsonb end);
+  v_payload := jsonb_strip_nulls(jsonb_build_object('interactive', case when v_interactive then true end, 'conversation_id', derive_run.conversation_id,
+      'compaction', v_compaction, 'grants', (v_first.payload -> 'grants')::jsonb))
+    || jsonb_build_object('origin', derive_run.origin, 'agent', base.agent, 'definition_sha', derive_run.definition_sha,
+      'input', case when v_is_next then derive_run.input else (v_first.payload -> 'input')::jsonb end,
+      'base', jsonb_build_object('run_id', base.id, 'seq', v_at, 'position', base.seq_offset + v_at));
+  v_size := octet_length(v_payload::text);
+  if v_size > coalesce((v_definition #>> '{limits,inline_payload_bytes}')::int, 1048576) then
+    raise exception 'input of % bytes is over the inline limit of % bytes; send large content as a file part that names a blob, or raise limits.inline_payload_bytes (up to 16 MiB) of agent %',
+      v_size, coalesce((v_definition #>> '{limits,inline_payload_bytes}')::int, 1048576), base.agent using errcode = 'KC005';
+  end if;
+  insert into capstan.runs (id, created_at, updated_at, tenant, subject, kind, agent, overrides, policy, grants, origin, root_run_id, depth, conversation_id,
+      continued_from_run, continued_from_seq, forked_from_run, forked_from_seq, seq_offset, interactive, pool, priority, concurrency_key, labels, metadata,
+      deadline, run_at, traceparent, tracestate, idempotency_key, input_digest, definition_sha, view_marker_seq, view_epoch, turn, taken_over, transcript_bytes, growth_level,
+      next_seq, journal_bytes)
+    values (v_id, v_now, v_now, base.tenant, base.subject, base.kind, base.agent, base.overrides, v_compaction, base.grants, derive_run.origin, v_id, base.depth, derive_run.conversation_id,
+      case when v_is_next then base.id end, case when v_is_next then v_at end, case when not v_is_next then base.id end, case when not v_is_next then v_at end,
+      base.seq_offset + v_at, v_interactive, coalesce(v_options ->> 'pool', base.pool), coalesce((v_options ->> 'priority')::int, base.priority), base.concurrency_key,
+      coalesce((select array_agg(l.label order by l.n) from jsonb_array_elements_text(v_options -> 'labels') with ordinality l(label, n)), base.labels),
+      coalesce(v_options -> 'metadata', base.metadata),
+      coalesce((v_options ->> 'deadline')::timestamptz, v_now + (v_definition #>> '{limits,deadline_ms}')::bigint * interval '1 ms'),
+      (v_options ->> 'run_at')::timestamptz, v_options ->> 'traceparent', v_options ->> 'tracestate', derive_run.idempotency_key, derive_run.digest, derive_run.definition_sha,
+      -- A view that is as large as it was says so once more: its first turn here may be the first that can.
+      v_marker, v_epoch, v_last.turn, not v_is_next, case when v_is_last_view then base.transcript_bytes else 0 end, case when v_is_last_view then base.growth_level else 0 end,
+      2, v_size)
+    on conflict (tenant, idempotency_key) where idempotency_key is not null do nothing
+    returning * into v_run;
+  if v_run.id is null then
+    v_found := capstan.run_of_key(base.tenant, derive_run.idempotency_key, derive_run.digest);
+    if v_found.id is null then
+      raise exception 'another transaction has just used idempotency key %', derive_run.idempotency_key using errcode = '40001', hint = 'Begin the transaction again.';
+    end if;
+    return v_found.id;
+  end if;
+  insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, origin, actor, payload)
+    values (v_id, v_now, (random() * 2147483647)::int, 1, v_last.turn, 0, v_epoch, v_size, 1, 0, 'run.created', case when not v_is_next then v_first.origin end, derive_run.actor, v_payload);
+  -- What the inherited view points to can be read, and stays as long as this run does.
+  insert into capstan.blob_refs (tenant, sha256, run_id) select b.tenant, b.sha256, v_id from capstan.blob_refs b where b.run_id = base.id on conflict do nothing;
+  if not v_is_next and derive_run.input is not null then perform capstan.send(v_id, derive_run.input, actor => derive_run.actor); end if;
+  perform capstan.wish_for(v_run, coalesce(v_run.run_at, v_now));
+  return v_id;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.enqueue_run(agent text, input jsonb, tenant text DEFAULT 'default'::text, idempotency_key text DEFAULT NULL::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, deadline timestamp with time zone DEFAULT NULL::timestamp with time zone, interactive boolean DEFAULT NULL::boolean, metadata jsonb DEFAULT NULL::jsonb, labels text[] DEFAULT NULL::text[], subject text DEFAULT NULL::text, pool text DEFAULT 'turn'::text, definition_sha text DEFAULT NULL::text, concurrency_key text DEFAULT NULL::text, traceparent text DEFAULT NULL::text, tracestate text DEFAULT NULL::text, actor text DEFAULT NULL::text, run_id uuid DEFAULT NULL::uuid)
+ RETURNS uuid
+ LANGUAGE sql
+AS $function$
+  select capstan.create_run(enqueue_run.agent, enqueue_run.input, enqueue_run.tenant, enqueue_run.idempotency_key, enqueue_run.priority, enqueue_run.run_at,
+    enqueue_run.deadline, enqueue_run.interactive, enqueue_run.metadata, enqueue_run.labels, enqueue_run.subject, enqueue_run.pool,
+    enqueue_run.definition_sha, enqueue_run.concurrency_key, enqueue_run.traceparent, enqueue_run.tracestate, enqueue_run.actor, enqueue_run.run_id)
+$function$
 
 CREATE OR REPLACE FUNCTION capstan.finish_compaction(task uuid, token integer, result jsonb, error jsonb)
  RETURNS boolean
@@ -563,16 +915,28 @@ begin
   if not found then return false; end if;
   select * into v_run from capstan.runs r where r.id = v_task.run_id for no key update;
   update capstan.compaction_tasks t set updated_at = v_now, worker_id = null, wait_reason = null, result = finish_compaction.result, error = finish_compaction.error,
-      state = case when v_run.finished_at is null then 'ready' else 'superseded' end
+      state = case when v_run.finished_at is null or v_task.requested_at > v_run.finished_at then 'ready' else 'superseded' end
     where t.id = v_task.id and t.state = 'summarizing' and t.fencing_token = finish_compaction.token;
   if not found then return false; end if;
-  if v_run.finished_at is null then
+  if v_run.finished_at is null or v_task.requested_at > v_run.finished_at then
     insert into capstan.inbox (id, run_id, at, kind, payload, dedupe_key)
       values (capstan.uuid_v7(), v_run.id, v_now, 'compaction', jsonb_build_object('task_id', v_task.id), 'compaction:' || v_task.id);
     update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = v_now where id = v_run.id;
-    if v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted') then perform capstan.wish_for(v_run, v_now); end if;
+    if v_run.finished_at is not null or (v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted')) then perform capstan.wish_for(v_run, v_now); end if;
   end if;
   return true;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.first_phase(run_id uuid)
+ RETURNS text
+ LANGUAGE plpgsql
+ STABLE
+AS $function$
+declare v_run capstan.runs;
+begin
+  select * into v_run from capstan.runs r where r.id = first_phase.run_id;
+  if v_run.forked_from_run is null then return 'boundary'; end if;
+  return coalesce((select p.phase from capstan.run_phases(v_run.forked_from_run) p where v_run.forked_from_seq between p.from_seq and p.to_seq), 'boundary');
 end $function$
 
 CREATE OR REPLACE FUNCTION capstan.follow_compaction()
@@ -581,6 +945,7 @@ CREATE OR REPLACE FUNCTION capstan.follow_compaction()
 AS $function$
 declare v_payload jsonb := new.payload::jsonb;
 begin
+  if coalesce(current_setting('capstan_import.running', true), '') = 'on' then return null; end if;
   if new.type = 'compaction.requested' then
     insert into capstan.compaction_tasks (id, run_id, tenant, agent, state, trigger, requested_at, updated_at, due_at, view_epoch, from_seq, to_seq, first_kept_seq, request)
       select (v_payload ->> 'task_id')::uuid, r.id, r.tenant, r.agent, 'requested', v_payload ->> 'trigger', new.at, new.at, new.at, new.view_epoch,
@@ -593,6 +958,195 @@ begin
       where t.id = (v_payload ->> 'task_id')::uuid and t.run_id = new.run_id and t.state in ('requested', 'summarizing', 'ready');
   end if;
   return null;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.follow_end(ended uuid, at timestamp with time zone)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+declare
+  v_run capstan.runs;
+  v_parent capstan.runs;
+  v_wait capstan.waits;
+  v_id uuid;
+begin
+  update capstan.waits w set settled_at = at where w.run_id = ended and w.settled_at is null;
+  for v_id in select c.id from capstan.runs c where c.parent_run_id = ended and c.finished_at is null order by c.id loop
+    perform capstan.cancel_run(v_id, 'the run that started it has ended');
+  end loop;
+  select * into v_run from capstan.runs r where r.id = ended;
+  if v_run.parent_run_id is null then return; end if;
+  select * into v_parent from capstan.runs p where p.id = v_run.parent_run_id for no key update;
+  if not found or v_parent.finished_at is not null then return; end if;
+  update capstan.waits w set pending = w.pending - 1, answered_at = case when w.pending = 1 then at end
+    where w.run_id = v_parent.id and w.kind = 'children' and 't' || w.turn || '.' || w.call_index = v_run.parent_call and w.settled_at is null and w.pending > 0
+    returning * into v_wait;
+  if not found then return; end if;
+  if v_wait.pending = 0 then
+    perform capstan.hand_over(v_parent, v_wait.id, '{}', null);
+    return;
+  end if;
+  update capstan.wishes w set at = follow_end.at, ready = true from (
+    select s.id from capstan.runs s join capstan.wishes h on h.run_id = s.id
+    where s.parent_run_id = v_parent.id and s.parent_call = v_run.parent_call and s.finished_at is null and not h.ready and h.at = '9999-12-31'
+    order by s.child_index limit 1
+  ) next where w.run_id = next.id;
+  if found then perform capstan.notify_wish(v_run.pool); end if;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.follow_life()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+declare
+  v_payload jsonb := new.payload::jsonb;
+  v_wait jsonb;
+  v_run capstan.runs;
+  v_children int := 0;
+  v_signal capstan.signals;
+  v_id uuid;
+begin
+  if coalesce(current_setting('capstan_import.running', true), '') = 'on' then return null; end if;
+  if new.type <> 'call.waiting' then
+    if new.type = 'turn.stopped' then
+      update capstan.waits w set settled_at = new.at where w.run_id = new.run_id and w.settled_at is null;
+      for v_id in select c.id from capstan.runs c where c.parent_run_id = new.run_id and c.finished_at is null order by c.id loop
+        perform capstan.cancel_run(v_id, 'the turn that started it was stopped');
+      end loop;
+    else
+      perform capstan.follow_end(new.run_id, new.at);
+    end if;
+    return null;
+  end if;
+  v_wait := v_payload -> 'wait';
+  select * into v_run from capstan.runs r where r.id = new.run_id;
+  if v_wait ->> 'kind' = 'children' then
+    v_children := capstan.spawn_children(v_run, 't' || new.turn || '.' || (v_payload ->> 'index'), v_wait || jsonb_build_object('call_id', v_payload ->> 'call_id'), new.at);
+  end if;
+  insert into capstan.waits (id, run_id, tenant, agent, turn, call_id, call_index, kind, name, detail, requested_at, expires_at, pending)
+    values ((v_payload ->> 'wait_id')::uuid, new.run_id, v_run.tenant, v_run.agent, new.turn, v_payload ->> 'call_id', (v_payload ->> 'index')::int, v_wait ->> 'kind',
+      coalesce(v_wait ->> 'signal', v_payload ->> 'name'), case when v_wait ->> 'kind' = 'children' then v_wait - 'children' else v_wait end, new.at,
+      coalesce(v_wait ->> 'expires_at', v_wait ->> 'wake_at')::timestamptz, v_children);
+  -- What came before anybody waited for it.
+  if v_wait ->> 'kind' in ('signal', 'completion') then
+    update capstan.signals s set wait_id = (v_payload ->> 'wait_id')::uuid from (
+      select k.id from capstan.signals k where k.run_id = new.run_id and k.wait_id is null
+        and k.name = case when v_wait ->> 'kind' = 'signal' then v_wait ->> 'signal' else 'completion:' || (v_payload ->> 'wait_id') end
+      order by k.id limit 1
+    ) first where s.id = first.id returning s.* into v_signal;
+    if found then
+      update capstan.waits w set answered_at = new.at, answer = v_signal.payload, answered_by = v_signal.actor where w.id = v_signal.wait_id;
+      perform capstan.hand_over(v_run, v_signal.wait_id, jsonb_build_object('answer', v_signal.payload), v_signal.actor);
+    end if;
+  end if;
+  return null;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.fork_point(run capstan.runs, at integer, behind_answer boolean)
+ RETURNS integer
+ LANGUAGE plpgsql
+ STABLE
+AS $function$
+declare
+  v_at int := coalesce(fork_point.at, run.next_seq - 1);
+  v_before int;
+  v_after int;
+  v_phase text;
+begin
+  select max(least(p.to_seq, v_at)) filter (where p.from_seq <= v_at), min(greatest(p.from_seq, v_at)) filter (where p.to_seq >= v_at) into v_before, v_after
+    from capstan.run_phases(run.id) p where p.phase = 'boundary' or (p.phase = 'answered' and fork_point.behind_answer);
+  if v_before is not null and (v_before = v_at or fork_point.at is null) then return v_before; end if;
+  select p.phase into v_phase from capstan.run_phases(run.id) p where v_at between p.from_seq and p.to_seq;
+  raise exception 'run % cannot be continued from event %: %', run.id, v_at, case
+      when v_phase is null then 'it has the events 1 to ' || run.next_seq - 1
+      when v_phase = 'calling' then 'calls of the model are open there'
+      when v_phase = 'requested' then 'the model was asked there and has not answered'
+      when v_phase = 'failed' then 'the model''s call has failed there and is to be made again'
+      else 'the model has answered there and nothing is left to do without input' end
+    using errcode = 'KC014', detail = jsonb_build_object('run_id', run.id, 'at', v_at, 'before', v_before, 'after', v_after)::text,
+      hint = case when v_before is null and v_after is null then 'There is no other place; give input, or enqueue a new run.'
+        else 'The nearest places are ' || concat_ws(' and ', v_before, v_after) || '.' end;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.fork_run(run_id uuid, at integer DEFAULT NULL::integer, input jsonb DEFAULT NULL::jsonb, definition_sha text DEFAULT NULL::text, compaction jsonb DEFAULT NULL::jsonb, interactive boolean DEFAULT NULL::boolean, idempotency_key text DEFAULT NULL::text, options jsonb DEFAULT NULL::jsonb, actor text DEFAULT NULL::text)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_base capstan.runs;
+  v_found capstan.runs;
+  v_digest bytea := sha256(convert_to(jsonb_build_array('fork', fork_run.run_id, fork_run.at, fork_run.input, fork_run.definition_sha, fork_run.compaction, fork_run.interactive)::text, 'UTF8'));
+begin
+  select * into v_base from capstan.runs r where r.id = fork_run.run_id for key share;
+  if not found then raise exception 'no run %', fork_run.run_id using errcode = 'KC002'; end if;
+  if fork_run.idempotency_key is not null then
+    v_found := capstan.run_of_key(v_base.tenant, fork_run.idempotency_key, v_digest);
+    if v_found.id is not null then return v_found.id; end if;
+  end if;
+  return capstan.derive_run(v_base, 'fork', fork_run.at, fork_run.input, coalesce(fork_run.definition_sha, v_base.definition_sha), fork_run.compaction, fork_run.interactive, null,
+    fork_run.idempotency_key, v_digest, fork_run.options, fork_run.actor, null);
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.give_blobs(from_run uuid, to_run uuid)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+begin
+  if from_run is distinct from to_run then
+    insert into capstan.blob_refs (tenant, sha256, run_id) select b.tenant, b.sha256, to_run from capstan.blob_refs b where b.run_id = from_run on conflict do nothing;
+    delete from capstan.blob_refs b where b.run_id = from_run;
+  end if;
+  return to_run;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.hand_over(run capstan.runs, wait_id uuid, payload jsonb, actor text)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+declare v_now timestamptz := capstan.now();
+begin
+  insert into capstan.inbox (id, run_id, at, kind, payload, dedupe_key, actor)
+    values (capstan.uuid_v7(), run.id, v_now, 'wait', payload || jsonb_build_object('wait_id', wait_id), 'wait:' || wait_id, actor);
+  update capstan.runs r set inbox_pending = r.inbox_pending + 1, updated_at = v_now where r.id = run.id returning * into run;
+  if run.state = 'waiting' and run.wait_reason in ('approval', 'children', 'signal', 'timer') then perform capstan.wish_for(run, v_now); end if;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.land_run(run_id uuid, paused boolean)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare v_run capstan.runs; v_now timestamptz := capstan.now();
+begin
+  insert into capstan.compaction_tasks (id, run_id, tenant, agent, state, trigger, requested_at, updated_at, due_at, view_epoch, from_seq, to_seq, first_kept_seq, request)
+    select (e.payload ->> 'task_id')::uuid, r.id, r.tenant, r.agent, 'requested', e.payload ->> 'trigger', v_now, v_now, v_now, e.view_epoch,
+      (e.payload #>> '{cut,from_seq}')::int, (e.payload #>> '{cut,to_seq}')::int, (e.payload #>> '{cut,first_kept_seq}')::int, e.payload::jsonb
+    from capstan.events e join capstan.runs r on r.id = e.run_id
+    where e.run_id = land_run.run_id and e.type = 'compaction.requested' and r.finished_at is null
+      and not exists (select from capstan.events o where o.run_id = e.run_id and o.seq > e.seq and o.type in ('compaction.failed', 'context.compacted') and o.payload ->> 'task_id' = e.payload ->> 'task_id')
+    order by e.seq desc limit 1;
+  if found then perform capstan.notify_wish('summarize'); end if;
+  update capstan.runs r set paused = land_run.paused, updated_at = v_now,
+      inbox_pending = (select count(*) from capstan.inbox i where i.run_id = r.id and i.applied_seq is null)
+    where r.id = land_run.run_id returning * into v_run;
+  if not land_run.paused then perform capstan.wish_again(v_run); end if;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.lock_schedule(tenant text, name text)
+ RETURNS capstan.schedules
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_schedule capstan.schedules;
+begin
+  select * into v_schedule from capstan.schedules s where s.tenant = lock_schedule.tenant and s.name = lock_schedule.name for update;
+  if not found then
+    raise exception 'tenant % has no schedule %', coalesce(lock_schedule.tenant, 'null'), coalesce(lock_schedule.name, 'null')
+      using errcode = 'KC012', hint = 'capstan schedules list shows those there are.';
+  end if;
+  return v_schedule;
 end $function$
 
 CREATE OR REPLACE FUNCTION capstan.notify_wish(pool text)
@@ -615,6 +1169,49 @@ AS $function$
   select clock_timestamp() + coalesce(nullif(current_setting('capstan_clock.offset', true), '')::interval, interval '0')
 $function$
 
+CREATE OR REPLACE FUNCTION capstan.pause_all(tenant text DEFAULT NULL::text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+begin
+  insert into capstan.pauses (scope, value, at, reason, actor)
+    values (case when pause_all.tenant is null then 'all' else 'tenant' end, coalesce(pause_all.tenant, '*'), capstan.now(), pause_all.reason, pause_all.actor)
+    on conflict do nothing;
+  if not found then return false; end if;
+  insert into capstan.audit_log (tenant, actor, action, target) values (coalesce(pause_all.tenant, '*'), coalesce(pause_all.actor, session_user), 'pause', coalesce(pause_all.tenant, '*'));
+  return true;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.pause_run(run_id uuid, actor text DEFAULT NULL::text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare v_run capstan.runs;
+begin
+  select * into v_run from capstan.runs r where r.id = pause_run.run_id for no key update;
+  if not found then raise exception 'no run %', pause_run.run_id using errcode = 'KC002'; end if;
+  if v_run.finished_at is not null then raise exception 'run % has ended (%)', pause_run.run_id, v_run.state using errcode = 'KC003', hint = 'There is nothing to pause.'; end if;
+  if v_run.paused then return false; end if;
+  update capstan.runs r set paused = true, updated_at = capstan.now() where r.id = pause_run.run_id;
+  insert into capstan.audit_log (tenant, actor, action, target) values (v_run.tenant, coalesce(pause_run.actor, session_user), 'run.pause', pause_run.run_id::text);
+  return true;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.pause_schedule(name text, tenant text DEFAULT 'default'::text, actor text DEFAULT NULL::text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_schedule capstan.schedules := capstan.lock_schedule(pause_schedule.tenant, pause_schedule.name);
+begin
+  if v_schedule.paused then return false; end if;
+  update capstan.schedules s set paused = true, next_at = null, updated_at = capstan.now(), actor = coalesce(pause_schedule.actor, s.actor)
+    where s.tenant = v_schedule.tenant and s.name = v_schedule.name;
+  return true;
+end $function$
+
 CREATE OR REPLACE FUNCTION capstan.refuse_rewrite()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -625,6 +1222,156 @@ begin
   end if;
   raise exception 'the journal is append-only: % of % refused', tg_op, tg_table_name using errcode = 'insufficient_privilege',
     hint = 'Events are removed by retention alone.';
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.resume_all(tenant text DEFAULT NULL::text, actor text DEFAULT NULL::text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+declare v_run capstan.runs;
+begin
+  delete from capstan.pauses p where p.scope = case when resume_all.tenant is null then 'all' else 'tenant' end and p.value = coalesce(resume_all.tenant, '*');
+  if not found then return false; end if;
+  insert into capstan.audit_log (tenant, actor, action, target) values (coalesce(resume_all.tenant, '*'), coalesce(resume_all.actor, session_user), 'resume', coalesce(resume_all.tenant, '*'));
+  -- Runs whose jobs came for nothing meanwhile. Those that a claim holds at this moment are their holder's.
+  for v_run in
+    select r.* from capstan.runs r where (resume_all.tenant is null or r.tenant = resume_all.tenant) and r.finished_at is null and r.worker_id is null and not r.paused
+      and (r.state in ('queued', 'running') or (r.state = 'waiting' and (r.inbox_pending > 0 or r.wake_at is not null or r.deadline is not null)))
+      and not exists (select from capstan.wishes w where w.run_id = r.id)
+    order by r.id for no key update skip locked
+  loop
+    perform capstan.wish_again(v_run);
+  end loop;
+  perform capstan.notify_wish(p.pool) from (select distinct w.pool from capstan.wishes w where w.ready and (resume_all.tenant is null or w.tenant = resume_all.tenant)) p;
+  return true;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.resume_run(run_id uuid, actor text DEFAULT NULL::text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare v_run capstan.runs;
+begin
+  select * into v_run from capstan.runs r where r.id = resume_run.run_id for no key update;
+  if not found then raise exception 'no run %', resume_run.run_id using errcode = 'KC002'; end if;
+  if not v_run.paused then return false; end if;
+  update capstan.runs r set paused = false, updated_at = capstan.now() where r.id = resume_run.run_id returning * into v_run;
+  insert into capstan.audit_log (tenant, actor, action, target) values (v_run.tenant, coalesce(resume_run.actor, session_user), 'run.resume', resume_run.run_id::text);
+  perform capstan.wish_again(v_run);
+  return true;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.retry_run(run_id uuid, definition_sha text DEFAULT NULL::text, once boolean DEFAULT false, options jsonb DEFAULT NULL::jsonb, actor text DEFAULT NULL::text)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_base capstan.runs;
+  v_id uuid;
+  v_times int;
+  v_conversation uuid;
+begin
+  select * into v_base from capstan.runs r where r.id = retry_run.run_id for key share;
+  if not found then raise exception 'no run %', retry_run.run_id using errcode = 'KC002'; end if;
+  if v_base.state not in ('failed', 'cancelled') then
+    raise exception 'run % has not failed (%)', retry_run.run_id, coalesce(v_base.wait_reason, v_base.state) using errcode = 'KC018',
+      hint = case when v_base.finished_at is null then 'It is still to end; cancel it first, or fork it.' else 'Fork it to go on from one of its events.' end;
+  end if;
+  select r.id into v_id from capstan.runs r where r.forked_from_run = v_base.id and r.origin = 'retry' and (retry_run.once or r.finished_at is null) order by r.id limit 1;
+  if found then return v_id; end if;
+  select count(*) + 1 into v_times from capstan.runs r where r.forked_from_run = v_base.id and r.origin = 'retry';
+  select c.id into v_conversation from capstan.conversations c where c.id = v_base.conversation_id and c.last_run_id = v_base.id for no key update;
+  v_id := capstan.derive_run(v_base, 'retry', null, null, coalesce(retry_run.definition_sha, v_base.definition_sha), null, null, v_conversation,
+    'retry:' || v_base.id || ':' || v_times, sha256(convert_to('retry:' || v_base.id, 'UTF8')), retry_run.options, retry_run.actor, null);
+  update capstan.conversations c set last_run_id = v_id, updated_at = capstan.now() where c.id = v_conversation;
+  return v_id;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.run_of_key(tenant text, idempotency_key text, digest bytea)
+ RETURNS capstan.runs
+ LANGUAGE plpgsql
+ STABLE
+AS $function$
+#variable_conflict use_column
+declare v_run capstan.runs;
+begin
+  select * into v_run from capstan.runs r where r.tenant = run_of_key.tenant and r.idempotency_key = run_of_key.idempotency_key;
+  if found and v_run.input_digest is distinct from run_of_key.digest then
+    raise exception 'idempotency key % of tenant % belongs to run %, which was asked for otherwise', run_of_key.idempotency_key, run_of_key.tenant, v_run.id
+      using errcode = 'KC001', detail = v_run.id::text, hint = 'Use a new key, or ask for the same again to get the same run.';
+  end if;
+  return v_run;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.run_of_schedule(schedule capstan.schedules, tick timestamp with time zone, idempotency_key text, actor text)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+declare
+  v_options jsonb := coalesce(schedule.options, '{}');
+begin
+  return capstan.create_run(
+    agent => schedule.agent,
+    input => schedule.input,
+    tenant => schedule.tenant,
+    idempotency_key => run_of_schedule.idempotency_key,
+    priority => coalesce((v_options ->> 'priority')::int, 0),
+    interactive => (v_options ->> 'interactive')::boolean,
+    metadata => v_options -> 'metadata',
+    labels => (select array_agg(l.label order by l.position) from jsonb_array_elements_text(v_options -> 'labels') with ordinality l(label, position)),
+    subject => v_options ->> 'subject',
+    pool => coalesce(v_options ->> 'pool', 'turn'),
+    concurrency_key => v_options ->> 'concurrency_key',
+    actor => run_of_schedule.actor,
+    created => jsonb_build_object('origin', 'schedule', 'schedule', jsonb_build_object('name', schedule.name,
+      'tick', to_char(coalesce(run_of_schedule.tick, capstan.now()) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))));
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.run_phases(run_id uuid)
+ RETURNS TABLE(from_seq integer, to_seq integer, phase text)
+ LANGUAGE plpgsql
+ STABLE
+AS $function$
+#variable_conflict use_column
+declare
+  v_last int;
+begin
+  select r.next_seq - 1 into v_last from capstan.runs r where r.id = run_phases.run_id;
+  return query
+    with told as (
+      select e.seq, e.type, case when e.type = 'model.responded' then (select count(*) from json_array_elements(e.payload -> 'content') c where c ->> 'type' = 'tool_call') end as calls
+      from capstan.events e
+      where e.run_id = run_phases.run_id and e.type in ('run.created', 'model.requested', 'model.responded', 'model.failed', 'model.corrected',
+        'tool.completed', 'tool.failed', 'tool.interrupted', 'turn.stopped', 'input.applied')
+    ), grouped as (
+      select t.*, count(*) filter (where t.type not like 'tool.%') over (order by t.seq) as opener, lead(t.seq) over (order by t.seq) as next_seq from told t
+    ), counted as (
+      select g.seq, g.next_seq, first_value(g.type) over w as opened_by, first_value(g.calls) over w as calls, row_number() over w - 1 as ends
+      from grouped g window w as (partition by g.opener order by g.seq)
+    )
+    select c.seq, coalesce(c.next_seq - 1, v_last), case c.opened_by
+        when 'model.requested' then 'requested'
+        when 'model.failed' then 'failed'
+        when 'model.responded' then case when c.calls = 0 then 'answered' when c.ends >= c.calls then 'boundary' else 'calling' end
+        when 'run.created' then capstan.first_phase(run_phases.run_id)
+        else 'boundary' end
+    from counted c order by c.seq;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.run_schedule(name text, tenant text DEFAULT 'default'::text, idempotency_key text DEFAULT NULL::text, actor text DEFAULT NULL::text)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_schedule capstan.schedules := capstan.lock_schedule(run_schedule.tenant, run_schedule.name);
+  v_run uuid;
+begin
+  v_run := capstan.run_of_schedule(v_schedule, null, run_schedule.idempotency_key, run_schedule.actor);
+  update capstan.schedules s set last_run_id = v_run where s.tenant = v_schedule.tenant and s.name = v_schedule.name;
+  return v_run;
 end $function$
 
 CREATE OR REPLACE FUNCTION capstan.run_status(run_id uuid)
@@ -638,7 +1385,9 @@ begin
   select * into v_run from capstan.runs r where r.id = run_status.run_id;
   if not found then raise exception 'no run %', run_status.run_id using errcode = 'KC002'; end if;
   if v_run.finished_at is not null then
-    select e.payload::jsonb into v_last from capstan.events e where e.run_id = run_status.run_id and e.seq = v_run.next_seq - 1;
+    -- Not simply the last: a compaction may have come behind it.
+    select e.payload::jsonb into v_last from capstan.events e
+      where e.run_id = run_status.run_id and e.type in ('run.completed', 'run.failed', 'run.cancelled') order by e.seq desc limit 1;
   end if;
   return jsonb_strip_nulls(jsonb_build_object('run_id', v_run.id, 'agent', v_run.agent, 'tenant', v_run.tenant, 'state', v_run.state,
     'wait_reason', v_run.wait_reason, 'wake_at', v_run.wake_at, 'paused', v_run.paused, 'turn', v_run.turn, 'last_seq', v_run.next_seq - 1,
@@ -682,6 +1431,167 @@ begin
   return v_id;
 end $function$
 
+CREATE OR REPLACE FUNCTION capstan.signal(run_id uuid, name text, payload jsonb DEFAULT 'null'::jsonb, dedupe_key text DEFAULT NULL::text, actor text DEFAULT NULL::text)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+declare
+  v_id uuid;
+  v_run capstan.runs;
+  v_wait capstan.waits;
+begin
+  if signal.name is null or length(signal.name) not between 1 and 200 then raise exception 'a signal''s name has 1 to 200 characters' using errcode = 'KC006'; end if;
+  if signal.payload is null then raise exception 'payload is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
+  if octet_length(signal.payload::text) > 1000000 then raise exception 'the payload has more than 1,000,000 bytes' using errcode = 'KC005'; end if;
+  select * into v_run from capstan.runs r where r.id = signal.run_id for no key update;
+  if not found then raise exception 'no run %', signal.run_id using errcode = 'KC002'; end if;
+  if signal.dedupe_key is not null then
+    select s.id into v_id from capstan.signals s where s.run_id = signal.run_id and s.dedupe_key = signal.dedupe_key;
+    if found then return v_id; end if;
+  end if;
+  if v_run.finished_at is not null then
+    raise exception 'run % has ended (%)', signal.run_id, v_run.state using errcode = 'KC003', hint = 'Start a new run.';
+  end if;
+  if (select count(*) from (select from capstan.signals s where s.run_id = signal.run_id and s.wait_id is null limit 1000) kept) >= 1000 then
+    raise exception 'run % has 1,000 signals that nobody waits for', signal.run_id using errcode = 'KC004', hint = 'Send signals that the run waits for.';
+  end if;
+  select w.* into v_wait from capstan.waits w
+    where w.run_id = signal.run_id and w.settled_at is null and w.answered_at is null and (w.expires_at is null or w.expires_at > capstan.now())
+      and ((w.kind = 'signal' and w.name = signal.name) or (w.kind = 'completion' and signal.name = 'completion:' || w.id))
+    order by w.id limit 1 for update;
+  v_id := capstan.uuid_v7();
+  insert into capstan.signals (id, run_id, name, payload, at, dedupe_key, actor, wait_id)
+    values (v_id, signal.run_id, signal.name, signal.payload, capstan.now(), signal.dedupe_key, signal.actor, v_wait.id);
+  if v_wait.id is not null then
+    update capstan.waits w set answered_at = capstan.now(), answer = signal.payload, answered_by = signal.actor where w.id = v_wait.id;
+    perform capstan.hand_over(v_run, v_wait.id, jsonb_build_object('answer', signal.payload), signal.actor);
+  end if;
+  return v_id;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.spawn_children(parent capstan.runs, call text, wait jsonb, at timestamp with time zone)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+  v_child jsonb;
+  v_index int := 0;
+  v_payload jsonb;
+  v_run capstan.runs;
+  v_call jsonb := jsonb_build_object('run_id', parent.id, 'call_id', wait ->> 'call_id');
+begin
+  for v_child in select c from jsonb_array_elements(wait -> 'children') with ordinality as x(c, n) order by n loop
+    v_payload := jsonb_strip_nulls(jsonb_build_object('compaction', v_child -> 'compaction', 'grants', v_child -> 'grants'))
+      || jsonb_build_object('origin', 'spawn', 'agent', v_child ->> 'agent', 'definition_sha', v_child ->> 'definition_sha', 'input', v_child -> 'input',
+        'parent', v_call || jsonb_build_object('index', v_index));
+    insert into capstan.runs (id, created_at, updated_at, tenant, subject, agent, origin, interactive, pool, priority, labels, metadata, deadline,
+        traceparent, tracestate, definition_sha, policy, grants, parent_run_id, parent_call, child_index, root_run_id, depth, next_seq, journal_bytes)
+      values ((v_child ->> 'run_id')::uuid, at, at, parent.tenant, parent.subject, v_child ->> 'agent', 'spawn', false, parent.pool, parent.priority, parent.labels,
+        parent.metadata, least(parent.deadline, (v_child ->> 'deadline')::timestamptz), coalesce(parent.last_span, parent.traceparent), parent.tracestate,
+        v_child ->> 'definition_sha', v_child -> 'compaction', v_child -> 'grants', parent.id, call, v_index, coalesce(parent.root_run_id, parent.id), parent.depth + 1, 2,
+        octet_length(v_payload::text))
+      returning * into v_run;
+    insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, origin, payload)
+      values (v_run.id, at, (random() * 2147483647)::int, 1, 0, 0, 0, octet_length(v_payload::text), 1, 0, 'run.created', 'agent:' || parent.agent, v_payload);
+    -- One that has to wait for a sibling has a wish that never comes due by itself: without any it would be taken for lost.
+    perform capstan.wish_for(v_run, case when v_index < coalesce((wait ->> 'concurrency')::int, 4) then at else '9999-12-31' end);
+    v_index := v_index + 1;
+  end loop;
+  return v_index;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.stop_run(run_id uuid, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text)
+ RETURNS uuid
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_id uuid;
+  v_run capstan.runs;
+begin
+  select * into v_run from capstan.runs r where r.id = stop_run.run_id for no key update;
+  if not found then raise exception 'no run %', stop_run.run_id using errcode = 'KC002'; end if;
+  if v_run.finished_at is not null then
+    raise exception 'run % has ended (%)', stop_run.run_id, v_run.state using errcode = 'KC003', hint = 'There is nothing to stop.';
+  end if;
+  if not v_run.interactive then
+    raise exception 'run % is not interactive: nothing could make it go on', stop_run.run_id using errcode = 'KC008', hint = 'Pause it, or cancel it.';
+  end if;
+  select i.id into v_id from capstan.inbox i where i.run_id = stop_run.run_id and i.kind = 'stop' and i.applied_seq is null;
+  if found then return v_id; end if;
+  if v_run.state = 'queued' or (v_run.state = 'waiting' and v_run.wait_reason not in ('approval', 'children', 'signal', 'timer', 'retry', 'quota', 'compaction')) then
+    raise exception 'run % is not in the middle of a turn (%)', stop_run.run_id, coalesce(v_run.wait_reason, v_run.state) using errcode = 'KC009', hint = 'It takes input now.';
+  end if;
+  v_id := capstan.uuid_v7();
+  insert into capstan.inbox (id, run_id, at, kind, payload, actor)
+    values (v_id, stop_run.run_id, capstan.now(), 'stop', jsonb_strip_nulls(jsonb_build_object('reason', left(stop_run.reason, 1000))), stop_run.actor);
+  update capstan.runs r set inbox_pending = r.inbox_pending + 1, updated_at = capstan.now() where r.id = stop_run.run_id returning * into v_run;
+  if v_run.worker_id is null then perform capstan.wish_for(v_run, capstan.now()); end if;
+  return v_id;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.take_wait(wait_id uuid, kinds text[])
+ RETURNS capstan.waits
+ LANGUAGE plpgsql
+AS $function$
+declare v_wait capstan.waits;
+begin
+  select * into v_wait from capstan.waits w where w.id = take_wait.wait_id;
+  if not found or v_wait.kind <> all(kinds) then
+    raise exception 'nothing waits under % (%)', coalesce(wait_id::text, 'null'), array_to_string(kinds, ', ') using errcode = 'KC010', hint = 'capstan approvals list shows what waits for somebody.';
+  end if;
+  perform from capstan.runs r where r.id = v_wait.run_id for no key update;
+  select * into v_wait from capstan.waits w where w.id = take_wait.wait_id for update;
+  if v_wait.answered_at is not null then
+    raise exception 'wait % was answered already%', wait_id, case when v_wait.answered_by is null then '' else ' by ' || v_wait.answered_by end
+      using errcode = 'KC017', detail = coalesce(v_wait.answer::text, ''), hint = 'The first answer counts.';
+  end if;
+  if v_wait.settled_at is not null then
+    raise exception 'wait % is over', wait_id using errcode = 'KC017', hint = 'Its run has gone on, was stopped or has ended.';
+  end if;
+  if v_wait.expires_at <= capstan.now() then
+    raise exception 'wait % expired at %', wait_id, to_jsonb(v_wait.expires_at) #>> '{}' using errcode = 'KC011', hint = 'What was set for nobody''s answer counts.';
+  end if;
+  return v_wait;
+end $function$
+
+CREATE OR REPLACE FUNCTION capstan.tick_schedule(tenant text, name text, cron text, timezone text, expected_at timestamp with time zone, ticks timestamp with time zone[], next_at timestamp with time zone)
+ RETURNS jsonb
+ LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+declare
+  v_schedule capstan.schedules;
+  v_tick timestamptz;
+  v_iso text;
+  v_run uuid;
+  v_runs uuid[] := '{}';
+  v_error jsonb;
+begin
+  select * into v_schedule from capstan.schedules s
+    where s.tenant = tick_schedule.tenant and s.name = tick_schedule.name and s.next_at = tick_schedule.expected_at
+      and s.cron = tick_schedule.cron and s.timezone = tick_schedule.timezone and not s.paused
+    for update skip locked;
+  if not found then return null; end if;
+  foreach v_tick in array tick_schedule.ticks loop
+    v_iso := to_char(v_tick at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
+    begin
+      v_run := capstan.run_of_schedule(v_schedule, v_tick, 'schedule:' || v_schedule.name || ':' || v_iso, 'schedule:' || v_schedule.name);
+      v_runs := v_runs || v_run;
+    exception when others then
+      if sqlstate not like 'KC%' and left(sqlstate, 2) not in ('22', '23') then raise; end if;
+      v_error := jsonb_build_object('at', to_char(capstan.now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), 'tick', v_iso, 'code', sqlstate, 'message', sqlerrm);
+    end;
+  end loop;
+  update capstan.schedules s set
+      next_at = tick_schedule.next_at,
+      last_tick_at = coalesce(v_tick, s.last_tick_at),
+      last_run_id = coalesce(v_runs[cardinality(v_runs)], s.last_run_id),
+      last_error = case when v_error is not null then v_error when cardinality(v_runs) > 0 then null else s.last_error end
+    where s.tenant = v_schedule.tenant and s.name = v_schedule.name;
+  return jsonb_build_object('runs', to_jsonb(v_runs), 'error', v_error);
+end $function$
+
 CREATE OR REPLACE FUNCTION capstan.uuid_v7()
  RETURNS uuid
  LANGUAGE sql
@@ -692,6 +1602,20 @@ AS $function$
       placing int2send((28672 + t.us % 1000 * 4096 / 1000)::int2) from 7 for 2), 'hex')::uuid
   from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 $function$
+
+CREATE OR REPLACE FUNCTION capstan.wish_again(run capstan.runs)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+begin
+  if run.finished_at is not null or run.worker_id is not null or (run.state = 'queued' and run.run_at > capstan.now()) then return; end if;
+  if run.state in ('queued', 'running') or run.inbox_pending > 0 then
+    -- One that waits for an elder sibling goes on waiting for it.
+    if not exists (select from capstan.wishes w where w.run_id = run.id) then perform capstan.wish_for(run, capstan.now()); end if;
+  elsif run.wake_at is not null or run.deadline is not null then
+    perform capstan.wish_for(run, least(run.wake_at, run.deadline));
+  end if;
+end $function$
 
 CREATE OR REPLACE FUNCTION capstan.wish_for(run capstan.runs, due timestamp with time zone)
  RETURNS void
@@ -717,18 +1641,23 @@ blob_chunks: delete, insert, select, update
 blob_refs: delete, insert, select, update
 blobs: delete, insert, select, update
 compaction_tasks: delete, insert, select, update
+conversations: delete, insert, select, update
 events: insert, select
 events_default: insert, select
 inbox: delete, insert, select, update
 migrations: delete, insert, select, update
 migrations_id_seq: usage
+pauses: delete, insert, select, update
 quota_buckets: delete, insert, select, update
 quota_limits: delete, insert, select, update
 quota_reservations: delete, insert, select, update
 quota_slices: delete, insert, select, update
 quota_slots: delete, insert, select, update
 runs: delete, insert, select, update
+schedules: delete, insert, select, update
+signals: delete, insert, select, update
 usage: delete, insert, select, update
 usage_ledger: delete, insert, select, update
+waits: delete, insert, select, update
 wishes: delete, insert, select, update
 workers: delete, insert, select, update

@@ -1,6 +1,6 @@
 /** From a definition and a view to the canonical call: a pure, versioned function (P5). */
 import type { CallSettings, CanonicalCall, ToolSpec } from "../call.ts";
-import { normalizeDefinition, type AgentDefinition } from "../definition.ts";
+import { AGENT_TOOL, normalizeDefinition, type AgentDefinition } from "../definition.ts";
 import type { JsonObject } from "../json.ts";
 import type { Message } from "./message.ts";
 
@@ -16,7 +16,12 @@ export type CallFrame = Omit<CanonicalCall, "messages" | "breakpoints">;
 export function renderFrame(stored: AgentDefinition, model: string, structuredOutput: boolean): CallFrame {
   const definition = normalizeDefinition(stored);
   const submits = definition.output_schema !== undefined && !structuredOutput;
-  const tools: ToolSpec[] = definition.tools.map(({ name, description, input_schema }) => ({ name, description, inputSchema: input_schema }));
+  const tools: ToolSpec[] = definition.tools.map(({ name, description, input_schema }) => ({
+    name,
+    // Which agents it may start is the definition's to say: a fork that narrows it has the same tool.
+    description: name === AGENT_TOOL && definition.spawn !== undefined ? `${description} Agents you may start: ${mayStart(definition.spawn.agents)}.` : description,
+    inputSchema: input_schema,
+  }));
   if (submits) {
     tools.push({
       name: SUBMIT_OUTPUT_TOOL,
@@ -34,6 +39,10 @@ export function renderFrame(stored: AgentDefinition, model: string, structuredOu
  */
 export function breakpointsOf(messageCount: number): number[] {
   return [...new Set([0, messageCount - 2, messageCount - 1])].filter((index) => index >= 0 && index < messageCount);
+}
+
+function mayStart(agents: readonly string[]): string {
+  return agents.includes("*") ? "any that is known" : agents.join(", ");
 }
 
 export function renderCall(frame: CallFrame, messages: readonly Message[], breakpoints: readonly number[] = breakpointsOf(messages.length)): CanonicalCall {

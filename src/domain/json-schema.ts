@@ -1,7 +1,8 @@
 /** Checks values against stored JSON Schemas, through zod: one validator for TypeScript, SQL and recorded definitions. */
 import { z } from "zod";
-import { canonicalJson, type JsonObject, type JsonValue } from "../domain/json.ts";
-import type { Checked } from "./code.ts";
+import { canonicalJson, type JsonObject, type JsonValue } from "./json.ts";
+
+export type Checked = { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly issues: readonly { readonly path: string; readonly message: string }[] };
 
 /** Compiled schemas by their text: a definition's schema is checked every time its agent answers. */
 const compiled = new Map<string, z.ZodType>();
