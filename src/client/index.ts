@@ -12,6 +12,8 @@ export {
   IdempotencyConflictError,
   InboxFullError,
   InputInvalidError,
+  NotInteractiveError,
+  NotMidTurnError,
   ResultTimeoutError,
   RunEndedError,
   RunFailedError,
@@ -21,6 +23,9 @@ export {
   ScheduleUnknownError,
   TooLargeError,
   UnknownRunError,
+  WaitDecidedError,
+  WaitExpiredError,
+  WaitUnknownError,
 } from "./errors.ts";
 export type { FollowItem } from "./follow.ts";
 export { RunHandle, type RunEvent, type RunStatusView } from "./handle.ts";
@@ -36,8 +41,10 @@ export type {
   SendOptions,
 } from "./conversations.ts";
 export type { ForkOptions, RetryOptions, RunStateView } from "./lineage.ts";
+export type { PauseView } from "./pauses.ts";
 export type { CreateScheduleOptions, ScheduleClient, ScheduleDetail, ScheduleRef, ScheduleView } from "./schedules.ts";
 export type { DefinitionChange } from "../domain/definition-diff.ts";
 export type { RunDelta } from "../domain/delta.ts";
 export type { DefinitionOverlay } from "../domain/overlay.ts";
 export type { Tx } from "./transaction.ts";
+export type { WaitFilter, WaitView } from "./waits.ts";

@@ -54,14 +54,14 @@ export class WaitClient {
     this.#named = named;
   }
 
-  /** What is open, by id. */
+  /** What is open, oldest first. */
   async list({ tenant, runId, kinds = ["approval", "question"], limit = 100, after }: WaitFilter = {}): Promise<WaitView[]> {
     if (!Number.isInteger(limit) || limit < 1 || limit > 1_000) throw new ArgumentError("limit must be a whole number from 1 to 1,000");
     const rows = await this.#query<RawWait>(
       `select ${COLUMNS} from capstan.waits w
        where w.settled_at is null and w.answered_at is null and w.kind = any($1::text[]) and ($2::text is null or w.tenant = $2) and ($3::uuid is null or w.run_id = $3)
-         and ($4::uuid is null or w.id > $4)
-       order by w.id limit $5`,
+         and ($4::uuid is null or (w.requested_at, w.id) > (select a.requested_at, a.id from capstan.waits a where a.id = $4))
+       order by w.requested_at, w.id limit $5`,
       [[...kinds], tenant ?? null, runId ?? null, after ?? null, limit],
     );
     return rows.map(toView);
@@ -101,7 +101,7 @@ export class WaitClient {
     await this.#query("select capstan.answer($1::uuid, null, true, $2)", [id, actor ?? null], tx);
   }
 
-  /** The result of a call whose tool handed back `later()`, by its context's `completionToken`; may come before the tool has returned. */
+  /** The result of a call whose tool handed back `later()`, by its context's `completionToken`; may come before the tool has returned. Throws WaitDecidedError for a second one. */
   async complete(token: string, output: unknown, { actor, tx }: Omit<DecisionOptions, "reason"> = {}): Promise<void> {
     const { runId, waitId } = parseToken(token);
     const value = jsonOf("completion", output);
@@ -123,7 +123,7 @@ export class WaitClient {
   async signal(runId: string, name: string, payload: unknown = null, { dedupeKey, actor, tx }: SignalOptions = {}): Promise<string> {
     const value = jsonOf(name, payload);
     const [row] = await this.#query<{ detail: JsonObject }>(
-      "select w.detail from capstan.waits w where w.run_id = $1::uuid and w.kind = 'signal' and w.name = $2 and w.settled_at is null and w.answered_at is null order by w.id limit 1",
+      "select w.detail from capstan.waits w where w.run_id = $1::uuid and w.kind = 'signal' and w.name = $2 and w.settled_at is null and w.answered_at is null order by w.requested_at, w.call_index limit 1",
       [runId, name],
       tx,
     );
@@ -138,7 +138,7 @@ export class WaitClient {
 
   async #signal(runId: string, waitId: string, payload: JsonObject, { actor, tx }: { readonly actor: string | undefined; readonly tx: Tx | undefined }): Promise<void> {
     const name = `completion:${waitId}`;
-    await this.#query("select capstan.signal($1::uuid, $2, $3::jsonb, $4, $5)", [runId, name, JSON.stringify(payload), name, actor ?? null], tx);
+    await this.#query("select capstan.signal($1::uuid, $2, $3::jsonb, null, $4)", [runId, name, JSON.stringify(payload), actor ?? null], tx);
   }
 
   /** Against the pinned definition, whoever has code for it. */

@@ -42,6 +42,13 @@ export async function stopTurn(turn: Turn, item: InboxItem): Promise<void> {
 /** Of a call with side effects that was announced and has no result nothing is known: its worker has died with it. */
 function endCall(turn: Turn, call: OpenCall): void {
   if (call.announced && call.waiting === undefined) return turn.stageEnd({ type: "tool.interrupted", call, payload: { reason: "worker_lost" } });
-  const why = call.waiting === undefined ? "this call was not made" : "nobody waits for this call any more";
+  // Calls that may be repeated are not announced: whether this one was under way is not known here.
+  const effect = turn.session.memory.definition?.tools.find((tool) => tool.name === call.call.name)?.effect;
+  const why =
+    call.waiting !== undefined
+      ? "nobody waits for this call any more"
+      : effect === "once"
+        ? "this call was not made"
+        : "this call has no result, and may or may not have been made";
   turn.stageEnd({ type: "tool.failed", call, payload: { error: { code: "STOPPED", message: `the turn was stopped from outside; ${why}` }, duration_ms: 0 } });
 }

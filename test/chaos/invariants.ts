@@ -33,7 +33,15 @@ export async function breaches(db: pg.Pool, runId: string, allEffects: readonly 
   const events = rows.map(({ event, at }) => ({ event, at }));
   const requests = new Map<number, { made: number; lost: number }>();
   const accounted = new Set<EffectLine>();
+  let unanswered = false;
   for (const { event, at } of events) {
+    if (event.type === "model.requested") unanswered = true;
+    else if (event.type === "model.responded" || event.type === "model.failed") unanswered = false;
+    else if (event.type === "turn.stopped" && unanswered) {
+      // Its worker died before it could call, or with the answer, and nobody makes the request again.
+      const seen = requests.get(event.turn);
+      if (seen !== undefined) seen.lost++;
+    }
     if (event.type === "model.requested") {
       const seen = requests.get(event.turn) ?? { made: 0, lost: 0 };
       requests.set(event.turn, { made: seen.made + 1, lost: seen.lost + (event.payload.again === "lost" ? 1 : 0) });

@@ -64,6 +64,11 @@ async function heard(voice: GatedStream, ...readers: readonly Follower[]): Promi
 const listeners = async (): Promise<number[]> =>
   (await db.query<{ pid: number }>("select pid from pg_stat_activity where datname = current_database() and application_name = 'capstan follow'")).rows.map(({ pid }) => pid);
 
+/** Those that listen already: it is the last that they asked of the server. */
+const listening = async (): Promise<number> =>
+  (await db.query("select 1 from pg_stat_activity where datname = current_database() and application_name = 'capstan follow' and state = 'idle' and query like 'listen %'")).rows
+    .length;
+
 async function answerOf(id: string): Promise<string> {
   const [{ content }] = payloads(await lab.events(id), "model.responded");
   return content.map((part: { text: string }) => part.text).join("");
@@ -163,7 +168,7 @@ describe("live text", () => {
     const client = open();
     const readers = [follower(client.run(id)), follower(client.run(id))];
     const other = cli(["runs", "follow", id, "--json", "--deltas"], { env: { DATABASE_URL: database.url } });
-    await until("both processes", async () => (await listeners()).length === 2);
+    await until("both processes", async () => (await listening()) === 2);
     await heard(voice, ...readers);
     voice.say("to all of you");
     await Promise.all(readers.map((reader) => reader.untilText("to all of you")));
@@ -181,10 +186,11 @@ describe("live text", () => {
 
   it("is shown by the command line only on a terminal, or when asked", async () => {
     const { id, voice } = await speaking();
+    voice.say("too early, ");
     const env = { DATABASE_URL: database.url };
     const [plain, live] = [cli(["runs", "follow", id], { env }), cli(["runs", "follow", id, "--deltas"], { env })];
     const reader = follower(open().run(id));
-    await until("the live one", async () => (await listeners()).length === 2);
+    await until("the live one", async () => (await listening()) === 2);
     await heard(voice, reader);
     voice.say("first line\nsecond \u001B[31mline\u0007");
     await reader.untilText("\u0007");

@@ -6,7 +6,7 @@
 import { randomUUID } from "node:crypto";
 import type pg from "pg";
 import { createRing } from "../../src/capabilities/ring.ts";
-import { createClient, type Client } from "../../src/client/client.ts";
+import { createClient, type CapstanClient } from "../../src/client/client.ts";
 import { performTask } from "../../src/compaction/task.ts";
 import { CapstanError } from "../../src/domain/error.ts";
 import type { EngineDeps } from "../../src/engine/deps.ts";
@@ -15,7 +15,7 @@ import { InFlight } from "../../src/engine/in-flight.ts";
 import type { AppendOutcome, AppendRequest, JournalStore } from "../../src/engine/ports.ts";
 import { RunCache } from "../../src/engine/run-memory.ts";
 import { advanceRun } from "../../src/engine/turn.ts";
-import { uuidV7 } from "../../src/engine/wait-id.ts";
+import { uuidV7 } from "../../src/store/uuid.ts";
 import { SWEEP_SQL } from "../../src/queue/sql/sweep.ts";
 import { PostgresBlobStore } from "../../src/store/blobs.ts";
 import { PostgresCompactionTasks } from "../../src/store/compaction-tasks.ts";
@@ -28,7 +28,7 @@ import { WorkerStore } from "../../src/store/workers.ts";
 import { silentLog } from "../../src/telemetry/log.ts";
 import { noTracing } from "../../src/telemetry/no-tracing.ts";
 import { agents, atWork, models, summarizers, type Job } from "./interleaving-agents.ts";
-import { childScripts, MAX_INPUTS, sortEnds, type Act, type ChildKind, type Script } from "./reference-model.ts";
+import { childScripts, sortEnds, type Act, type ChildKind, type Script } from "./reference-model.ts";
 
 const same = (text: string): string => text;
 const never = new AbortController().signal;
@@ -37,7 +37,7 @@ const HOUR_MS = 3_600_000;
 
 export interface Lane {
   readonly db: pg.Pool;
-  readonly client: Client;
+  readonly client: CapstanClient;
   readonly definitions: PostgresDefinitionStore;
   offsetMs: number;
   close(): Promise<void>;
@@ -85,12 +85,13 @@ export class Sequence {
   readonly lane: Lane;
   readonly tenant = `s-${randomUUID()}`;
   readonly executed = new Map<string, number>();
+  /** What the engine calls its own failures: there is to be none. */
+  readonly failures: unknown[] = [];
   readonly script: Script;
   rootId = "";
   readonly names = new Map<string, string>();
   isDown = false;
   #workers: Worker[] = [];
-  #inputs = 0;
   #job: { worker: Worker; runId: string; plan: Plan | undefined; seen: number; fired: JobReport["fired"] } | undefined;
 
   constructor(lane: Lane, script: Script) {
@@ -138,7 +139,7 @@ export class Sequence {
       models,
       agents: new Map(agents.map(({ name, code }) => [name, code])),
       tracing: noTracing,
-      log: silentLog,
+      log: { ...silentLog, error: (fields, message) => void (worker.isDead || this.failures.push({ message, ...fields })) },
       cache: new RunCache(64 * 1024 * 1024),
       frames: new Frames(),
       inFlight: new InFlight(),
@@ -244,7 +245,7 @@ export class Sequence {
 
   /** Gives what the reference model gives. */
   async act(action: Act): Promise<string> {
-    const { client, db } = this.lane;
+    const { client } = this.lane;
     const done = (happened: unknown): string => (happened === false ? "false" : "ok");
     try {
       switch (action.do) {
@@ -264,8 +265,8 @@ export class Sequence {
           return await this.#summarize(this.idOf(action.run));
         default: {
           const run = client.run(this.idOf(action.run));
-          if (action.do === "compact" || action.do === "compact_later") await db.query("select capstan.compact_run($1, $2)", [run.id, action.do === "compact_later"]).catch(named);
-          else if (action.do === "send") await run.send(`input ${this.nextInput}`);
+          if (action.do === "compact" || action.do === "compact_later") await run.compact({ when: action.do === "compact" ? "now" : "boundary", timeoutMs: 0 });
+          else if (action.do === "send") await run.send(action.text);
           else if (action.do === "stop") await run.stop();
           else if (action.do === "signal" || action.do === "signal_soon") await run.signal(action.do === "signal" ? "go" : "go_soon");
           else return done(await run[action.do]());
@@ -278,8 +279,6 @@ export class Sequence {
     }
   }
 
-  /** What the model calls the next input: the driver says, since ids are the model's. */
-  nextInput = "";
   /** Ids of waits by name. */
   readonly waitIds = new Map<string, { readonly id: string; readonly kind: string; readonly name: string; readonly runId: string }>();
 
@@ -384,21 +383,3 @@ function oneAtATime<T>(work: () => Promise<T>): Promise<T> {
   last = done.catch(() => {});
   return done;
 }
-
-const codes: Readonly<Record<string, string>> = { KC007: "RUN_BUSY" };
-function named(error: unknown): never {
-  const code = codes[(error as { code?: string }).code ?? ""];
-  if (code === undefined) throw error;
-  throw new Refusal(code);
-}
-
-class Refusal extends CapstanError {
-  override readonly name = "Refusal";
-  readonly code: string;
-  constructor(code: string) {
-    super(code);
-    this.code = code;
-  }
-}
-
-export { MAX_INPUTS };

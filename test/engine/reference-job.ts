@@ -3,7 +3,7 @@
  * compaction is worth it, which results are recorded together, at which commit it was interrupted) the model asks
  * `choose`, and every choice is tried.
  */
-import { act, end, hand, isEnded, isOver, leave, nameOfWait, newRun, put, spawned, childScripts, SPAWN_CONCURRENCY, waitKind, type Act, type Call, type Engine, type Item, type Run, type World } from "./reference-model.ts";
+import { act, end, hand, isEnded, isOver, leave, nameOfWait, newRun, spawned, childScripts, SPAWN_CONCURRENCY, waitKind, type Act, type Call, type Engine, type Item, type Run, type World } from "./reference-model.ts";
 
 export type Choose = (options: number) => number;
 /** Came in the middle of the job. `noticed`: the worker has looked for calls from outside right after it. */
@@ -499,5 +499,3 @@ class Job {
     return REST;
   }
 }
-
-export { put };

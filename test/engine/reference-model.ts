@@ -90,7 +90,8 @@ export interface World {
 
 /** What people and the outside do; `run` and `wait` are names. */
 export type Act =
-  | { readonly do: "send" | "stop" | "pause" | "resume" | "cancel" | "compact" | "compact_later" | "signal" | "signal_soon" | "summarize"; readonly run: string }
+  | { readonly do: "send"; readonly run: string; readonly text: string }
+  | { readonly do: "stop" | "pause" | "resume" | "cancel" | "compact" | "compact_later" | "signal" | "signal_soon" | "summarize"; readonly run: string }
   | { readonly do: "answer"; readonly wait: string; readonly yes: boolean }
   | { readonly do: "tick" | "outage" | "pause_all" | "resume_all" };
 
@@ -151,18 +152,18 @@ export function act(w: World, action: Act): string {
     case "answer":
       return answer(w, action.wait, action.yes);
     default:
-      return actOn(w, w.runs[action.run] as Run, action.do);
+      return actOn(w, w.runs[action.run] as Run, action);
   }
 }
 
 const stoppable = new Set<string | undefined>(["approval", "children", "signal", "timer", "retry", "compaction"]);
 
-function actOn(w: World, run: Run, what: Extract<Act, { run: string }>["do"]): string {
-  switch (what) {
+function actOn(w: World, run: Run, action: Extract<Act, { run: string }>): string {
+  switch (action.do) {
     case "send":
       if (isEnded(run)) return "RUN_FINISHED";
       if (run.inbox.filter(({ kind }) => kind === "input").length >= MAX_INPUTS) return "INBOX_FULL";
-      put(w, run, { kind: "input", text: `input ${w.ids + 1}` });
+      put(w, run, { kind: "input", text: action.text });
       return "ok";
     case "stop":
       if (isEnded(run)) return "RUN_FINISHED";
@@ -186,12 +187,12 @@ function actOn(w: World, run: Run, what: Extract<Act, { run: string }>["do"]): s
       return "ok";
     case "compact":
     case "compact_later":
-      if (what === "compact" && (run.held || run.reason === "approval" || run.reason === "children")) return "RUN_BUSY";
+      if (action.do === "compact" && (run.held || run.reason === "approval" || run.reason === "children")) return "RUN_BUSY";
       if (!run.inbox.some(({ kind }) => kind === "compact")) put(w, run, { kind: "compact" });
       return "ok";
     case "signal":
     case "signal_soon":
-      return signal(w, run, what === "signal" ? "go" : "go_soon");
+      return signal(w, run, action.do === "signal" ? "go" : "go_soon");
     case "summarize":
       if (run.task === undefined || run.task.finished) return "none";
       run.task.finished = true;

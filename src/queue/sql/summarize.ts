@@ -34,7 +34,8 @@ tenants as (
           or exists (select from capstan.runs r where r.id = t.run_id and r.wait_reason = 'compaction'))
       order by t.due_at limit $3) w) t
   left join busy b on b.tenant = n.tenant
-  where n.tenant is not null
+  -- A tenant that stands still makes no model calls at all.
+  where n.tenant is not null and not exists (select from capstan.pauses p where p.value in ('*', n.tenant))
   order by rank, t.due_at limit 2 * $3
 ), picked as (
   select t.id, t.agent from capstan.compaction_tasks t
