@@ -156,7 +156,11 @@ export function createCapstan(options: CapstanOptions = {}): Capstan {
     exportRun: (runId) => exportRun(db, named, runId),
     importRun: (lines, importOptions) => importRun(db, named, lines, importOptions),
     pauses: new PauseClient(db, named),
-    async startWorker({ pool = "turn", summarize = pool !== SUMMARIZE_POOL && ([...agents.values()].some(({ definition }) => compactsItself(definition)) || Object.keys(options.summarizers ?? {}).length > 0), promote = false } = {}) {
+    async startWorker({
+      pool = "turn",
+      summarize = pool !== SUMMARIZE_POOL && ([...agents.values()].some(({ definition }) => compactsItself(definition)) || Object.keys(options.summarizers ?? {}).length > 0),
+      promote = false,
+    } = {}) {
       // Said once, however many workers this process has.
       if (!areModelsChecked) warnOfModels({ definitions: [...agents.values()].map(({ definition }) => definition), models, tenants, log: options.observability?.log });
       if (!areModelsChecked)

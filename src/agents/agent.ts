@@ -157,7 +157,7 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
   fallbacks?.forEach((fallback, i) => checkModelName(where, `fallbacks.${i}`, fallback));
   const unknown = (approvals?.tools ?? []).filter((named) => named !== "*" && !tools.some((t) => t.definition.name === named));
   if (unknown.length > 0) throw new ConfigError(where, [{ path: "approvals.tools", message: `names ${unknown.join(", ")}, which the agent does not have` }]);
-  const strangers = (claimCheck?.tools ?? []).filter((listed) => !tools.some((t) => t.definition.name === listed));
+  const strangers = (claimCheck?.tools ?? []).filter((named) => !tools.some((t) => t.definition.name === named));
   if (strangers.length > 0) throw new ConfigError(where, [{ path: "claimCheck.tools", message: `names ${strangers.join(", ")}, which the agent does not have` }]);
   const own = tools.filter((t) => t.engine !== undefined && (claimCheck?.tools ?? []).includes(t.definition.name));
   if (own.length > 0) {

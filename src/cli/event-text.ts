@@ -67,7 +67,10 @@ function describe(event: CapstanEvent): EventText {
       const { decision, expired, reason, input } = event.payload;
       const by = expired === true ? "nobody decided in time" : (event.actor ?? "decided");
       const said = reason === undefined ? "" : `: ${brief(reason, CHARS)}`;
-      return { tone: decision === "approve" ? "good" : "bad", text: `${decision === "approve" ? "approved" : "denied"} (${by})${input === undefined ? "" : ", arguments edited"}${said}` };
+      return {
+        tone: decision === "approve" ? "good" : "bad",
+        text: `${decision === "approve" ? "approved" : "denied"} (${by})${input === undefined ? "" : ", arguments edited"}${said}`,
+      };
     }
     case "turn.stopped":
       return { tone: "notice", text: `the turn was stopped${event.payload.reason === undefined ? "" : `: ${brief(event.payload.reason, CHARS)}`}` };

@@ -88,7 +88,11 @@ function outcomeOf(runId: string, taskId: string, { type, payload, after_end: is
   const base = { run_id: runId, compaction_id: taskId };
   if (type === "compaction.failed") return { ...base, applied: "failed", ...whyNot({ payload }) };
   const { before, after } = payload;
-  return { ...base, applied: isAfterEnd === true ? "marker" : "live", ...(before === undefined || after === undefined ? {} : { before_tokens: before.tokens, after_tokens: after.tokens, scale: after.scale }) };
+  return {
+    ...base,
+    applied: isAfterEnd === true ? "marker" : "live",
+    ...(before === undefined || after === undefined ? {} : { before_tokens: before.tokens, after_tokens: after.tokens, scale: after.scale }),
+  };
 }
 
 function whyNot({ payload }: Pick<Found, "payload">): { reason?: CompactionReason; detail?: JsonObject } {

@@ -34,7 +34,9 @@ export const toolDefinition = z.strictObject({
   retry: z.strictObject({ attempts: wholeNumber(1, 20), backoff_ms: wholeNumber(0, 600_000).optional() }).optional(),
   max_result_bytes: wholeNumber(1024, MAX_INLINE_PAYLOAD_BYTES).optional(),
   /** A person decides before anything is executed. `predicate`: the tool's code says for which arguments; a worker without that code asks always. */
-  approval: z.strictObject({ when: z.enum(["always", "predicate"]), expires_ms: wholeNumber(1, MAX_WAIT_MS).optional(), on_expiry: z.enum(["approve", "deny"]).optional() }).optional(),
+  approval: z
+    .strictObject({ when: z.enum(["always", "predicate"]), expires_ms: wholeNumber(1, MAX_WAIT_MS).optional(), on_expiry: z.enum(["approve", "deny"]).optional() })
+    .optional(),
 });
 export type ToolDefinition = z.infer<typeof toolDefinition>;
 

@@ -68,7 +68,12 @@ export function grantsOf(definition: AgentDefinition): readonly string[] {
  */
 function namedBy({ model, fallbacks = [], tools, compaction, spawn }: AgentDefinition): string[] {
   const summaryModel = compaction?.model === undefined ? [] : modelReadings(compaction.model, model);
-  return [...[model, ...fallbacks, ...summaryModel].map((name) => `model:${name}`), ...tools.map((tool) => `tool:${tool.name}`), ...(spawn?.agents ?? []).map((name) => `agent:${name}`), "summarizer:*"];
+  return [
+    ...[model, ...fallbacks, ...summaryModel].map((name) => `model:${name}`),
+    ...tools.map((tool) => `tool:${tool.name}`),
+    ...(spawn?.agents ?? []).map((name) => `agent:${name}`),
+    "summarizer:*",
+  ];
 }
 
 /** Of src/providers/catalogue.ts; servers and models that an operator adds have names of their own. */

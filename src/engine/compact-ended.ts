@@ -24,7 +24,8 @@ export async function compactEnded(turn: Turn): Promise<void> {
     else if (prepared.kind === "ready" && (rests || item.kind === "compaction")) await applyCompactionItem(turn, item, prepared.definition, prepared.model);
     else {
       const trigger = "manual" as const;
-      const why = prepared.kind === "gone" ? ({ reason: "agent_gone", detail: { message: prepared.message } } as const) : ({ reason: "nothing_to_cut", detail: { phase } } as const);
+      const why =
+        prepared.kind === "gone" ? ({ reason: "agent_gone", detail: { message: prepared.message } } as const) : ({ reason: "nothing_to_cut", detail: { phase } } as const);
       session.stage("compaction.skipped", { trigger, ...why }, { inboxId: item.id, ...(item.actor === undefined ? {} : { actor: item.actor }) });
     }
   }

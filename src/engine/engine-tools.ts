@@ -24,7 +24,7 @@ export async function answerByEngine(turn: Turn, call: OpenCall, tool: NonNullab
       return await spawnChildren(turn, input as AgentInput);
     case "ask_human": {
       const { question, options } = input as AskHumanInput;
-      const timeoutMs = turn.session.memory.definition?.tools.find((tool) => tool.name === call.call.name)?.timeout_ms;
+      const timeoutMs = turn.session.memory.definition?.tools.find(({ name }) => name === call.call.name)?.timeout_ms;
       return new Deferred({ kind: "question", question, ...(options === undefined ? {} : { options }), ...(timeoutMs === undefined ? {} : { timeoutMs }) });
     }
     case "wait":

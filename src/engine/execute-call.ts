@@ -91,7 +91,8 @@ export async function executeCall(turn: Turn, call: OpenCall, tool: ToolDefiniti
     await pause(backoffMs(attempt, deps.random(), { firstMs: tool.retry?.backoff_ms ?? 200, maxMs: 30_000 }), held.signal);
   }
   const end = withRewrite(await conclude(turn, call, tool, settled, attempt, elapsed), rewritten?.input ?? call.approved?.input);
-  if (end !== undefined && end.type !== "tool.completed" && end.type !== "call.waiting") span.fail(end.type === "tool.failed" ? end.payload.error.code : end.payload.reason, end.type);
+  if (end !== undefined && end.type !== "tool.completed" && end.type !== "call.waiting")
+    span.fail(end.type === "tool.failed" ? end.payload.error.code : end.payload.reason, end.type);
   span.end();
   return end;
 }

@@ -105,7 +105,13 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
     throw new Interrupted();
   }
   if (outcome.kind === "aborted" && held.reason === "stopped") {
-    stageFailure(turn, move, { code: "STOPPED", message: "the turn was stopped from outside before the model had answered", retryable: false, countsAsAttempt: false }, durationMs, undefined);
+    stageFailure(
+      turn,
+      move,
+      { code: "STOPPED", message: "the turn was stopped from outside before the model had answered", retryable: false, countsAsAttempt: false },
+      durationMs,
+      undefined,
+    );
     if (await stopIfAsked(turn)) return "rest";
     await turn.commit({ release: true, wish: "now" });
     return "rest";

@@ -37,7 +37,8 @@ export class HeldWatch {
       // Its token may have moved on while we asked: then the answer was about a lease that it gave back itself.
       const why = called.get(run.runId);
       if (why === undefined || run.token !== token) continue;
-      if (run.reason === undefined) this.#log.info({ runId: run.runId, fencingToken: token }, why === "lost" ? "aborting a run that was cancelled or taken over" : "stopping the turn of a run");
+      if (run.reason === undefined)
+        this.#log.info({ runId: run.runId, fencingToken: token }, why === "lost" ? "aborting a run that was cancelled or taken over" : "stopping the turn of a run");
       run.abort(why);
     }
   }

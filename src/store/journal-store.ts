@@ -76,7 +76,13 @@ export class PostgresJournalStore implements JournalStore {
   }
 
   async childOutcomes(runId: string, call: string): Promise<ChildOutcome[]> {
-    const { rows } = await this.#pool.query<{ id: string; agent: string; child_index: number; state: string; payload: { output?: JsonValue; error?: { code: string; message: string }; reason?: string } }>({
+    const { rows } = await this.#pool.query<{
+      id: string;
+      agent: string;
+      child_index: number;
+      state: string;
+      payload: { output?: JsonValue; error?: { code: string; message: string }; reason?: string };
+    }>({
       name: "capstan-children",
       text: this.#named(`
         select c.id, c.agent, c.child_index, c.state, e.payload from capstan.runs c

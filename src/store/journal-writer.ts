@@ -229,7 +229,8 @@ export class JournalWriter {
       throw new LeaseLostError(request.runId, row.fencing_token, row.fencing_token);
     }
     if (row.next_seq !== lastSeqOf(request) + 1) throw new SeqConflictError(request.runId, lastSeqOf(request), row.next_seq - 1);
-    if (row.inbox_pending < request.applied.length || (request.inboxAtMost !== undefined && row.inbox_pending - request.applied.length > request.inboxAtMost)) return { kind: "inbox" };
+    if (row.inbox_pending < request.applied.length || (request.inboxAtMost !== undefined && row.inbox_pending - request.applied.length > request.inboxAtMost))
+      return { kind: "inbox" };
     // All guards hold now: the row changed between the two statements. Try once more.
     return "again";
   }

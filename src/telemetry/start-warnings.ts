@@ -55,7 +55,11 @@ function problemOf(models: ModelCatalogue, model: string, tenants: readonly stri
 }
 
 /** New code does not change what runs enqueued by name get until somebody promotes it; whoever has just edited an agent should know. */
-export function warnOfUnpromoted(here: ReadonlyMap<string, string>, promoted: readonly { readonly name: string; readonly promotedSha: string; readonly retired: boolean }[], log: Log): void {
+export function warnOfUnpromoted(
+  here: ReadonlyMap<string, string>,
+  promoted: readonly { readonly name: string; readonly promotedSha: string; readonly retired: boolean }[],
+  log: Log,
+): void {
   for (const { name: agent, promotedSha, retired } of promoted) {
     const sha = here.get(agent);
     if (sha !== undefined && retired) log.warn({ agent }, "an agent of this code is retired: no run is started by its name until it is brought back with capstan agents unretire");

@@ -51,15 +51,22 @@ async function* linesOf(client: pg.PoolClient, named: (text: string) => string, 
   const run = rows[0];
   if (run === undefined) throw new ExportUnknownRunError(`no run ${runId}`);
   if (run.is_busy) {
-    throw new ExportBusyError(`run ${runId} is in the middle of a turn (${run.wait_reason ?? run.state}); pause it and wait until its turn is done, or export it when it awaits input or has ended`);
+    throw new ExportBusyError(
+      `run ${runId} is in the middle of a turn (${run.wait_reason ?? run.state}); pause it and wait until its turn is done, or export it when it awaits input or has ended`,
+    );
   }
   yield { type: "header", format: EXPORT_FORMAT, version: EXPORT_VERSION, run_id: runId, tenant: run.tenant, exported_at: run.now };
   const line = await readLine(client, named, runId);
   yield* definitions(client, named, line);
   for (const segment of line) yield* segmentLines(client, named, segment);
-  for await (const row of rowsOf(client, named("select to_jsonb(i) as row from capstan.inbox i where i.run_id = $1 and i.applied_seq is null and i.kind in ('input', 'compact') order by i.id"), runId))
+  for await (const row of rowsOf(
+    client,
+    named("select to_jsonb(i) as row from capstan.inbox i where i.run_id = $1 and i.applied_seq is null and i.kind in ('input', 'compact') order by i.id"),
+    runId,
+  ))
     yield { type: "inbox", row };
-  for await (const row of rowsOf(client, named("select to_jsonb(s) as row from capstan.signals s where s.run_id = $1 and s.wait_id is null order by s.id"), runId)) yield { type: "signal", row };
+  for await (const row of rowsOf(client, named("select to_jsonb(s) as row from capstan.signals s where s.run_id = $1 and s.wait_id is null order by s.id"), runId))
+    yield { type: "signal", row };
   yield* blobs(client, named, line, run.tenant);
 }
 
@@ -72,14 +79,18 @@ async function* definitions(client: pg.PoolClient, named: (text: string) => stri
 }
 
 async function* segmentLines(client: pg.PoolClient, named: (text: string) => string, { runId, last }: LineSegment): AsyncGenerator<ExportLine> {
-  const { rows } = await client.query<{ row: Record<string, unknown>; next_seq: number }>(named("select to_jsonb(r) as row, r.next_seq from capstan.runs r where r.id = $1"), [runId]);
+  const { rows } = await client.query<{ row: Record<string, unknown>; next_seq: number }>(named("select to_jsonb(r) as row, r.next_seq from capstan.runs r where r.id = $1"), [
+    runId,
+  ]);
   const run = rows[0] as { row: Record<string, unknown>; next_seq: number };
   const lastSeq = last ?? run.next_seq - 1;
   yield { type: "run", run_id: runId, row: run.row, last_seq: lastSeq };
   const own = new LineDigest();
-  for (let seq = 0; seq < lastSeq; ) {
+  for (let seq = 0; seq < lastSeq;) {
     const page = await client.query<{ seq: number; row: Record<string, unknown>; payload: string }>(
-      named(`select e.seq, to_jsonb(e) - 'payload' as row, e.payload::text as payload from capstan.events e where e.run_id = $1 and e.seq > $2 and e.seq <= $3 order by e.seq limit ${EVENTS_PER_PAGE}`),
+      named(
+        `select e.seq, to_jsonb(e) - 'payload' as row, e.payload::text as payload from capstan.events e where e.run_id = $1 and e.seq > $2 and e.seq <= $3 order by e.seq limit ${EVENTS_PER_PAGE}`,
+      ),
       [runId, seq, lastSeq],
     );
     if (page.rows.length === 0) throw new Error(`run ${runId} has no event ${seq + 1}: its journal is damaged`);
@@ -102,11 +113,10 @@ async function* blobs(client: pg.PoolClient, named: (text: string) => string, li
   for (const { sha256, size_bytes, media_type } of rows) {
     yield { type: "blob", sha256, size_bytes, media_type };
     for (let n = 0; ; n++) {
-      const chunk = await client.query<{ base64: string }>(named("select encode(c.bytes, 'base64') as base64 from capstan.blob_chunks c where c.tenant = $1 and c.sha256 = $2 and c.n = $3"), [
-        tenant,
-        sha256,
-        n,
-      ]);
+      const chunk = await client.query<{ base64: string }>(
+        named("select encode(c.bytes, 'base64') as base64 from capstan.blob_chunks c where c.tenant = $1 and c.sha256 = $2 and c.n = $3"),
+        [tenant, sha256, n],
+      );
       if (chunk.rows[0] === undefined) break;
       yield { type: "blob_chunk", sha256, n, base64: chunk.rows[0].base64.replaceAll("\n", "") };
     }

@@ -139,7 +139,10 @@ class Importer {
     const found = await this.#query<{ next_seq: number }>("select next_seq from capstan.runs where id = $1::uuid for key share", [line.run_id]);
     const here = found[0];
     if (here !== undefined && (isLast || here.next_seq <= line.last_seq)) {
-      throw new ImportRefusedError("IMPORT_EXISTS", `run ${line.run_id} is in this database already${isLast ? "" : ", and shorter than this one begins with"}; nothing was imported`);
+      throw new ImportRefusedError(
+        "IMPORT_EXISTS",
+        `run ${line.run_id} is in this database already${isLast ? "" : ", and shorter than this one begins with"}; nothing was imported`,
+      );
     }
     this.#runs.push(line);
     this.#current = { run: line, digest: new LineDigest(), isHere: here !== undefined, seq: 0 };
@@ -171,7 +174,11 @@ class Importer {
     current.seq = seq;
     current.digest.add(payload);
     if (current.isHere) {
-      const same = await this.#query<{ same: boolean }>("select e.payload::text = $3 as same from capstan.events e where e.run_id = $1::uuid and e.seq = $2", [runId, seq, payload]);
+      const same = await this.#query<{ same: boolean }>("select e.payload::text = $3 as same from capstan.events e where e.run_id = $1::uuid and e.seq = $2", [
+        runId,
+        seq,
+        payload,
+      ]);
       if (same[0]?.same !== true) throw new ImportRefusedError("IMPORT_EXISTS", `run ${runId} is in this database already, with another event ${seq}; nothing was imported`);
       return;
     }
@@ -207,7 +214,8 @@ class Importer {
       blob.line.size_bytes,
       blob.line.media_type,
     ]);
-    for (const { run_id: runId } of this.#runs) await this.#query("insert into capstan.blob_refs (tenant, sha256, run_id) values ($1, $2, $3) on conflict do nothing", [this.#tenant, sha256, runId]);
+    for (const { run_id: runId } of this.#runs)
+      await this.#query("insert into capstan.blob_refs (tenant, sha256, run_id) values ($1, $2, $3) on conflict do nothing", [this.#tenant, sha256, runId]);
     this.#blobs++;
   }
 
@@ -227,7 +235,8 @@ class Importer {
       return (await this.#client.query<Row>(this.#named(text), values)).rows;
     } catch (error) {
       const { code, constraint } = error as { code?: string; constraint?: string };
-      if (code === "23505") throw new ImportRefusedError("IMPORT_EXISTS", `something of this file is in this database already (${constraint ?? "?"}); nothing was imported`, { cause: error });
+      if (code === "23505")
+        throw new ImportRefusedError("IMPORT_EXISTS", `something of this file is in this database already (${constraint ?? "?"}); nothing was imported`, { cause: error });
       // Rows that were written by hand: what is no number, no time, no JSON.
       if (code?.startsWith("22") === true || code?.startsWith("23") === true) throw damaged(`a row of the file cannot be stored: ${(error as Error).message}`, { cause: error });
       throw error;

@@ -19,7 +19,10 @@ export const faultScripts: Readonly<Record<string, readonly ScriptedAnswer[]>> =
   long: [...Array.from({ length: ROUNDS }, (_, n) => ({ text: `round ${n}`, takesMs: 60, calls: [{ name: "note" }, { name: "note_once" }] })), { text: "done" }],
   // Some 300 bytes of transcript a turn: 1,000 are passed in the fourth.
   growing: [...Array.from({ length: 8 }, (_, n) => ({ text: `${n} `.repeat(60), takesMs: 40, calls: [{ name: "note" }] })), { text: "done" }],
-  streams: [{ text: words(60), wordMs: 40, calls: [{ name: "note" }] }, { text: words(20), wordMs: 40 }],
+  streams: [
+    { text: words(60), wordMs: 40, calls: [{ name: "note" }] },
+    { text: words(20), wordMs: 40 },
+  ],
   "one-tool": [{ text: "one", calls: [{ name: "note" }] }, { text: "done" }],
   big: [{ text: "big", calls: [{ name: "big" }] }, { text: "big", calls: [{ name: "big" }] }, { text: "done" }],
 };

@@ -42,8 +42,11 @@ it("is neither lost nor applied twice, wherever in the last turn its worker dies
         const pool = `inputs-${id}`;
         const runId = await bench.enqueue(agent, { pool });
         const starting = bench.child(pool, { agents: [agent], failpoint: `${point}:${hits[point] ?? 2}` });
-        // One goes to it before it dies, as soon as its turn has begun; or while it is away, if it was quicker.
-        const before = bench.until(runId, `the first turn (${label})`, ({ turn }) => turn >= 1).then(() => send(runId, "before"));
+        const gone = starting.then((child) => child.ended);
+        // One goes to it before it dies, as soon as its turn has begun; or when it is gone, if it was quicker.
+        const begun = bench.until(runId, `the first turn (${label})`, ({ turn }) => turn >= 1);
+        begun.catch(() => {});
+        const before = Promise.race([gone, begun]).then(() => send(runId, "before"));
         before.catch(() => {});
         const victim = await starting;
         await Promise.race([victim.ended, bench.until(runId, `the run rests (${label})`, (facts) => ended(facts) || (waitsFor("input")(facts) && facts.turn >= 3))]);

@@ -42,7 +42,10 @@ const asked = made("asked", [...looks(6), { toolCalls: [{ name: "pay" }] }, "Don
 made("thread", answers);
 const autonomous = made("autonomous", [...looks(12), "Done."], { tools: [look], compaction: { enabled: true, at_tokens: 2_000, summarizer: "rolling", keep_last_n: 1 } });
 // One registered effect for the agent's loop and for the conversation's rolling summary.
-const writer = scriptedModel(Array.from({ length: 60 }, (_, n) => `Summary ${n}: ships came in.`), { name: "scripted:writer" });
+const writer = scriptedModel(
+  Array.from({ length: 60 }, (_, n) => `Summary ${n}: ships came in.`),
+  { name: "scripted:writer" },
+);
 models.push(writer);
 const rolling = createSummarizerEffect(writer);
 
@@ -53,7 +56,7 @@ beforeAll(async () => {
 afterAll(() => lab[Symbol.asyncDispose]());
 
 const start = (own: AnyAgent) => lab.capstan.enqueue(own.name, "begin");
-const rests = (id: string, reason: string) => until(`${reason}`, async () => (await lab.capstan.run(id).status()).wait_reason === reason);
+const rests = (id: string, reason: string) => until(reason, async () => (await lab.capstan.run(id).status()).wait_reason === reason);
 
 describe("compact()", () => {
   it("of a run that awaits input is `live`: its next request begins with the summary", async () => {

@@ -21,8 +21,8 @@ function made(name: string, steps: readonly ScriptedStep[], spec: Partial<Parame
 }
 
 type Request = { readonly messages: readonly { readonly role: string; readonly content: unknown }[] };
-const lastOutput = (request: Request): string => JSON.stringify((request.messages.at(-1)?.content as { output: unknown }[]).map(({ output }) => output));
-const firstText = (request: Request): string => (request.messages[0]?.content as { text: string }[])[0]?.text ?? "";
+const lastOutput = (request: Request): string => JSON.stringify(((request.messages.at(-1)?.content ?? []) as { output: unknown }[]).map(({ output }) => output));
+const firstText = (request: Request): string => ((request.messages[0]?.content ?? []) as { text: string }[])[0]?.text ?? "";
 const spawn = (children: readonly { readonly agent: string; readonly input?: unknown; readonly compaction?: object }[]) => ({
   toolCalls: [{ name: "agent", input: { op: "parallel_spawn", children } as never }],
 });
@@ -54,10 +54,21 @@ made("counting", [
     return firstText(request);
   },
 ]);
-made("failing", [{ failure: { code: "PROVIDER_AUTH" as never, message: "no key", retryable: false } }]);
+made("failing", [{ failure: { code: "PROVIDER_AUTH", message: "no key", retryable: false } }]);
 made("strict-input", ["ok"], { input: z.object({ n: z.number() }) });
 const parent = made("parent", [{ toolCalls: [{ name: "agent", input: { op: "spawn", agent: "echo", input: "this" } }] }, lastOutput], { spawn: { agents: ["echo"] } });
-const fanOut = made("fan-out", [spawn([{ agent: "echo", input: "a" }, { agent: "failing", input: "b" }, { agent: "echo", input: "c" }]), lastOutput], { spawn: { agents: ["*"] } });
+const fanOut = made(
+  "fan-out",
+  [
+    spawn([
+      { agent: "echo", input: "a" },
+      { agent: "failing", input: "b" },
+      { agent: "echo", input: "c" },
+    ]),
+    lastOutput,
+  ],
+  { spawn: { agents: ["*"] } },
+);
 const many = made("many", [spawn(tenOf("counting", 32)), lastOutput], { spawn: { agents: ["counting"], concurrency: 3 } });
 const tooMany = made("too-many", [spawn(tenOf("echo", 33)), lastOutput], { spawn: { agents: ["echo"] } });
 const wrong = made(
@@ -113,7 +124,12 @@ const isIn = (run: RunHandle, reason: string) =>
   });
 const outputOf = async (run: RunHandle) => JSON.parse((await run.result({ timeoutMs: 30_000 })) as string)[0];
 const children = async (run: RunHandle) =>
-  (await lab.db.query<{ id: string; agent: string; state: string; depth: number; policy: object | null }>("select id, agent, state, depth, policy from capstan.runs where parent_run_id = $1 order by child_index", [run.id])).rows;
+  (
+    await lab.db.query<{ id: string; agent: string; state: string; depth: number; policy: object | null }>(
+      "select id, agent, state, depth, policy from capstan.runs where parent_run_id = $1 order by child_index",
+      [run.id],
+    )
+  ).rows;
 
 describe("spawn", () => {
   it("starts one child and gives its answer in place, with its origin", async () => {

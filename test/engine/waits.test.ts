@@ -28,7 +28,13 @@ function made(name: string, steps: readonly ScriptedStep[], spec: Partial<Parame
 
 const input = z.object({ amount: z.number() });
 const pay = (name: string, approval: Parameters<typeof tool<typeof input>>[0]["approval"]) =>
-  tool({ name, description: "Pays.", input, ...(approval === undefined ? {} : { approval }), execute: (given) => (executed.push({ tool: name, input: given }), { paid: given.amount }) });
+  tool({
+    name,
+    description: "Pays.",
+    input,
+    ...(approval === undefined ? {} : { approval }),
+    execute: (given) => (executed.push({ tool: name, input: given }), { paid: given.amount }),
+  });
 const call = (name: string, args: object = {}) => ({ toolCalls: [{ name, input: args as never }] });
 const free = tool({ name: "free", description: "Looks.", input: z.object({}), effect: "read", execute: () => "seen" });
 
@@ -97,7 +103,7 @@ afterAll(() => lab[Symbol.asyncDispose]());
 const start = (own: AnyAgent) => lab.capstan.enqueue(own.name, "begin");
 /** What the run waits for, once it waits and holds nothing. */
 async function waiting(run: RunHandle, reason: string): Promise<WaitView> {
-  await until(`${reason}`, async () => {
+  await until(reason, async () => {
     const status = await run.status();
     return status.state === "waiting" && status.wait_reason === reason;
   });
@@ -129,7 +135,7 @@ describe("an approval", () => {
   it("may edit the arguments; the model is told which were used, and the journal says so", async () => {
     const run = await start(edited);
     const wait = await waiting(run, "approval");
-    await expect(lab.capstan.waits.approve(wait.id, { input: { amount: "five" } as never })).rejects.toMatchObject({ code: "INPUT_INVALID" });
+    await expect(lab.capstan.waits.approve(wait.id, { input: { amount: "five" } })).rejects.toMatchObject({ code: "INPUT_INVALID" });
     await lab.capstan.waits.approve(wait.id, { input: { amount: 3 } });
     const { events } = await ended(run);
     expect(calls("pay_edited")).toEqual([{ amount: 3 }]);
@@ -145,7 +151,9 @@ describe("an approval", () => {
     const { events, output } = await ended(run);
     expect(output).toBe("Not paid.");
     expect(calls("pay_denied")).toEqual([]);
-    expect(payloads(events, "tool.failed")).toEqual([expect.objectContaining({ error: expect.objectContaining({ code: "APPROVAL_DENIED", message: expect.stringContaining("too much") }) })]);
+    expect(payloads(events, "tool.failed")).toEqual([
+      expect.objectContaining({ error: expect.objectContaining({ code: "APPROVAL_DENIED", message: expect.stringContaining("too much") }) }),
+    ]);
     await lab.intact(run.id);
   });
 
@@ -294,7 +302,9 @@ describe("time and work elsewhere", () => {
     await waiting(run, "signal");
     const [token] = tokens as [string];
     await lab.capstan.waits.complete(token, { shipped: true });
-    await lab.capstan.waits.complete(token, { shipped: "again" }).catch((error: unknown) => expect(error).toMatchObject({ code: expect.stringMatching(/WAIT_DECIDED|RUN_FINISHED/) }));
+    await lab.capstan.waits
+      .complete(token, { shipped: "again" })
+      .catch((error: unknown) => expect(error).toMatchObject({ code: expect.stringMatching(/WAIT_DECIDED|RUN_FINISHED/) }));
     expect((await ended(run)).output).toBe('[{"shipped":true}]');
     await expect(lab.capstan.waits.complete("nonsense", 1)).rejects.toMatchObject({ code: "ARGUMENT_INVALID" });
   });

@@ -40,7 +40,11 @@ describe.each(PROTOCOLS)("over %s", (protocol) => {
     const deltas: ModelDelta[] = [];
     const first = responded(await b.ask(protocol, {}, { onDelta: (delta) => deltas.push(delta) }));
     const streamed = (kind: ModelDelta["kind"], index?: number) => deltas.filter((delta) => delta.kind === kind && delta.index === index);
-    expect(streamed("text").map(({ text }) => text).join("")).toBe("Looking.");
+    expect(
+      streamed("text")
+        .map(({ text }) => text)
+        .join(""),
+    ).toBe("Looking.");
     for (const [index, text] of ['{"city":"Oslo"}', '{ "city":  "Paris" }'].entries()) {
       const pieces = streamed("tool_arguments", index);
       expect(pieces.length).toBeGreaterThan(1);

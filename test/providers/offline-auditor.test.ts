@@ -63,8 +63,17 @@ async function execute(call: ToolCallPart): Promise<Pick<ToolResultPart, "output
   const checked = code?.check(call.input ?? {});
   if (code === undefined || checked?.ok !== true) throw new Error(`the auditor made a call that ${call.name} does not take: ${canonicalJson(call.input ?? null)}`);
   try {
-    const context = { signal: new AbortController().signal, runId: "r", tenant: "t", turn: 1, callId: call.call_id, completionToken: "token",
-      idempotencyKey: "k", secret: () => undefined, log: silentLog };
+    const context = {
+      signal: new AbortController().signal,
+      runId: "r",
+      tenant: "t",
+      turn: 1,
+      callId: call.call_id,
+      completionToken: "token",
+      idempotencyKey: "k",
+      secret: () => undefined,
+      log: silentLog,
+    };
     const json = toJsonValue(await code.execute(checked.value, context));
     if (!json.ok) throw new Error(json.problem.problem);
     return { output: json.value };

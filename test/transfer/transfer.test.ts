@@ -13,17 +13,27 @@ import { collect, openLab, typesOf, until, type Lab } from "../engine/harness.ts
 const [here, there] = [await createTestDatabase(), await createTestDatabase()];
 const big = randomBytes(300_000).toString("hex");
 const fetchBig = tool({ name: "fetch", description: "Fetches.", input: z.object({}), effect: "read", execute: () => big });
-const script = [
-  { toolCalls: [{ name: "fetch" }] },
-  ...Array.from({ length: 12 }, (_, n) => (n % 3 === 2 ? `Answer ${n}.` : { toolCalls: [{ name: "fetch" }] })),
-];
+const script = [{ toolCalls: [{ name: "fetch" }] }, ...Array.from({ length: 12 }, (_, n) => (n % 3 === 2 ? `Answer ${n}.` : { toolCalls: [{ name: "fetch" }] }))];
 const seen: { readonly where: string; readonly call: CanonicalCall }[] = [];
-const modelOf = (where: string) => scriptedModel(script.map((step) => (call: CanonicalCall) => (seen.push({ where, call }), step)), { name: "scripted:mover", by: "turn" });
-const mover = agent({ name: "mover", model: "scripted:mover", instructions: "Move.", tools: [fetchBig], interactive: true, compaction: { enabled: true, keep_last_n: 1, summarizer: "short" }, input: z.string() });
+const modelOf = (where: string) =>
+  scriptedModel(
+    script.map((step) => (call: CanonicalCall) => (seen.push({ where, call }), step)),
+    { name: "scripted:mover", by: "turn" },
+  );
+const mover = agent({
+  name: "mover",
+  model: "scripted:mover",
+  instructions: "Move.",
+  tools: [fetchBig],
+  interactive: true,
+  compaction: { enabled: true, keep_last_n: 1, summarizer: "short" },
+  input: z.string(),
+});
 
 const summarizers = { short: () => Promise.resolve({ summary: "The agent fetched some things and answered." }) };
 
-let [source, target] = [undefined as unknown as Lab, undefined as unknown as Lab];
+let source: Lab;
+let target: Lab;
 beforeAll(async () => {
   [source, target] = await Promise.all([
     openLab(here.url, { agents: [mover], models: [modelOf("here")], summarizers }),
