@@ -335,10 +335,12 @@ begin
     raise exception 'run % is in the middle of a turn', compact_run.run_id using errcode = 'KC007', hint = 'Ask for it at the next boundary, or again when the run rests.';
   end if;
   select i.id into v_id from capstan.inbox i where i.run_id = compact_run.run_id and i.kind = 'compact' and i.applied_seq is null;
-  if found then return v_id; end if;
-  v_id := capstan.uuid_v7();
-  insert into capstan.inbox (id, run_id, at, kind, payload, actor) values (v_id, compact_run.run_id, capstan.now(), 'compact', '{}', compact_run.actor);
-  update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = capstan.now() where id = compact_run.run_id;
+  if not found then
+    v_id := capstan.uuid_v7();
+    insert into capstan.inbox (id, run_id, at, kind, payload, actor) values (v_id, compact_run.run_id, capstan.now(), 'compact', '{}', compact_run.actor);
+    update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = capstan.now() where id = compact_run.run_id;
+  end if;
+  -- Also for one that was asked for before: the wish that it had went with the run's end.
   if v_run.finished_at is not null or (v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted')) then perform capstan.wish_for(v_run, capstan.now()); end if;
   return v_id;
 end $$;

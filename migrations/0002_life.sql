@@ -84,6 +84,7 @@ CREATE UNIQUE INDEX "signals_dedupe" ON "capstan"."signals" USING btree ("run_id
 CREATE INDEX "waits_open" ON "capstan"."waits" USING btree ("tenant","kind","id") WHERE settled_at is null;--> statement-breakpoint
 CREATE INDEX "waits_of_run" ON "capstan"."waits" USING btree ("run_id") WHERE settled_at is null;--> statement-breakpoint
 CREATE INDEX "runs_ended_inbox" ON "capstan"."runs" USING btree ("id") WHERE finished_at is not null and inbox_pending > 0;--> statement-breakpoint
+CREATE INDEX "runs_wake" ON "capstan"."runs" USING btree ("wake_at") WHERE state = 'waiting' and wake_at is not null;--> statement-breakpoint
 CREATE INDEX "runs_conversation" ON "capstan"."runs" USING btree ("conversation_id","id") WHERE conversation_id is not null;--> statement-breakpoint
 CREATE INDEX "runs_forks" ON "capstan"."runs" USING btree ("forked_from_run") WHERE forked_from_run is not null;--> statement-breakpoint
 CREATE INDEX "runs_continuations" ON "capstan"."runs" USING btree ("continued_from_run") WHERE continued_from_run is not null;

@@ -67,6 +67,8 @@ begin
     perform capstan.hand_over(v_parent, v_wait.id, '{}', null);
     return;
   end if;
+  -- One that was cancelled while it waited for an elder sibling has left no place free.
+  if exists (select from capstan.wishes h where h.run_id = ended and not h.ready and h.at = '9999-12-31') then return; end if;
   update capstan.wishes w set at = follow_end.at, ready = true from (
     select s.id from capstan.runs s join capstan.wishes h on h.run_id = s.id
     where s.parent_run_id = v_parent.id and s.parent_call = v_run.parent_call and s.finished_at is null and not h.ready and h.at = '9999-12-31'
@@ -286,7 +288,14 @@ end $$;
 -- The wish that the run would have if nobody had paused it: jobs that found it paused have come to nothing.
 CREATE FUNCTION capstan.wish_again(run capstan.runs) RETURNS void LANGUAGE plpgsql AS $$
 begin
-  if run.finished_at is not null or run.worker_id is not null or (run.state = 'queued' and run.run_at > capstan.now()) then return; end if;
+  if run.worker_id is not null or (run.state = 'queued' and run.run_at > capstan.now()) then return; end if;
+  if run.finished_at is not null then
+    -- Ended while it was paused, or after: only a compaction is still to be done for it.
+    if run.inbox_pending > 0 and exists (select from capstan.inbox i where i.run_id = run.id and i.applied_seq is null and i.kind in ('compact', 'compaction')) then
+      perform capstan.wish_for(run, capstan.now());
+    end if;
+    return;
+  end if;
   if run.state in ('queued', 'running') or run.inbox_pending > 0 then
     -- One that waits for an elder sibling goes on waiting for it.
     if not exists (select from capstan.wishes w where w.run_id = run.id) then perform capstan.wish_for(run, capstan.now()); end if;

@@ -8,12 +8,14 @@ import { finished } from "node:stream/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { ExportBusyError, exportRun } from "../transfer/export.ts";
 import { importRun } from "../transfer/import.ts";
+import { actorName } from "./actor.ts";
 import { action, addCommand } from "./command.ts";
 import { withDatabase, type Database } from "./database.ts";
-import { CliError, exitCodes } from "./exit.ts";
+import { CliError, exitCodes, usageError } from "./exit.ts";
 import { parseRunId } from "./format.ts";
 import type { Output } from "./output.ts";
 import { runHandle } from "./run-client.ts";
+import { aborted } from "./stop-signals.ts";
 
 const PAUSED_LOOK_MS = 200;
 
@@ -32,12 +34,12 @@ export function addRunsTransfer(runs: Command): void {
     .option("--output <file>", "write to a file that does not exist yet, not to standard output")
     .option("--pause", "pause the run first, and wait until the turn at hand is done; it stays paused")
     .action(
-      action(async (out, given: string, { output, pause = false }: { output?: string; pause?: true }) => {
+      action(async (out, given: string, { output, pause = false }: { output?: string; pause?: boolean }) => {
         const runId = parseRunId(given);
-        if (out.isJson && output === undefined) throw new CliError("USAGE", "--json reports what was written, and without --output the lines themselves are the output; give --output", { exitCode: exitCodes.usage });
+        if (out.isJson && output === undefined) throw usageError("--json reports what was written, and without --output the lines are the output themselves: give --output");
         return await withDatabase(out, async (database) => {
-          const lines = pause ? await pausedLines(out, database, runId) : begun(await opened(exportRun(database.pool, database.named, runId)));
-          if (output === undefined) await toStandardOutput(out, lines);
+          const lines = pause ? await pausedLines(out, database, runId) : await opened(exportRun(database.pool, database.named, runId));
+          if (output === undefined) await toStandardOutput(out, lines, database.signal);
           else await report(out, runId, output, await toFile(output, lines, database.signal));
           return exitCodes.ok;
         });
@@ -54,12 +56,17 @@ export function addRunsTransfer(runs: Command): void {
     .option("--tenant <tenant>", "put it under this tenant (default: the one that it had)")
     .option("--paused", "leave it paused: `runs resume` lets it go on")
     .action(
-      action(async (out, file: string | undefined, { tenant, paused = false }: { tenant?: string; paused?: true }) =>
+      action(async (out, file: string | undefined, { tenant, paused = false }: { tenant?: string; paused?: boolean }) =>
         withDatabase(out, async ({ pool, named, signal }) => {
-          const input = file === undefined ? process.stdin : createReadStream(file);
+          const input: NodeJS.ReadableStream = file === undefined ? process.stdin : createReadStream(file);
           const lines = createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY, signal });
-          // A file that cannot be read ends the lines without a word.
-          const broken = new Promise<never>((_, reject) => input.once("error", (cause) => reject(new CliError("FILE_UNREADABLE", `cannot read ${file ?? "standard input"}: ${cause.message}`, { cause }))));
+          // Without this a file that cannot be read would be waited for.
+          const broken = new Promise<never>((_, reject) => {
+            input.once("error", (cause: Error) => {
+              reject(new CliError("FILE_UNREADABLE", `cannot read ${file ?? "standard input"}: ${cause.message}`, { cause }));
+              lines.close();
+            });
+          });
           broken.catch(() => {});
           const imported = await Promise.race([importRun(pool, named, lines, { paused, ...(tenant === undefined ? {} : { tenant }) }), broken]);
           if (out.isJson) await out.value({ run_id: imported.runId, tenant: imported.tenant, runs: imported.runs, events: imported.events, blobs: imported.blobs, paused });
@@ -81,21 +88,22 @@ async function opened(rest: AsyncGenerator<string>): Promise<Opened> {
   return { first: value as string, rest };
 }
 
-async function* begun({ first, rest }: Opened): AsyncGenerator<string> {
+/** Until `write` gives false. The snapshot behind the lines is let go in any case. */
+async function through({ first, rest }: Opened, write: (line: string) => Promise<boolean>): Promise<void> {
   try {
-    yield first;
-    yield* rest;
+    if (!(await write(first))) return;
+    for await (const line of rest) if (!(await write(line))) return;
   } finally {
     await rest.return(undefined);
   }
 }
 
-async function pausedLines(out: Output, database: Database, runId: string): Promise<AsyncGenerator<string>> {
+async function pausedLines(out: Output, database: Database, runId: string): Promise<Opened> {
   const handle = runHandle(database, runId);
-  if (await handle.pause({ actor: "cli" })) out.note(`paused ${runId}; waiting until the turn at hand is done`);
+  if (await handle.pause({ actor: actorName() })) out.note(`paused ${runId}; waiting until the turn at hand is done`);
   for (;;) {
     try {
-      return begun(await opened(exportRun(database.pool, database.named, runId)));
+      return await opened(exportRun(database.pool, database.named, runId));
     } catch (error) {
       // Calls that wait for somebody outside are no turn that ends by itself.
       if (!(error instanceof ExportBusyError) || (await handle.waits()).length > 0) throw error;
@@ -104,30 +112,33 @@ async function pausedLines(out: Output, database: Database, runId: string): Prom
   }
 }
 
-async function toStandardOutput(out: Output, lines: AsyncGenerator<string>): Promise<void> {
-  for await (const line of lines) {
-    await out.line(line);
-    // A reader that has gone gets no more of it.
-    if (out.closed.aborted) return;
-  }
+/** A reader that has gone gets no more of it, and one that has stopped reading does not keep us. */
+async function toStandardOutput(out: Output, lines: Opened, signal: AbortSignal): Promise<void> {
+  await through(lines, async (line) => {
+    await Promise.race([out.line(line), aborted(signal)]);
+    return !signal.aborted;
+  });
 }
 
 /** What is cut off is no export: a file that could not be finished is taken away again. */
-async function toFile(path: string, lines: AsyncGenerator<string>, signal: AbortSignal): Promise<{ readonly lines: number; readonly bytes: number }> {
-  const file = await openedFile(path);
+async function toFile(path: string, lines: Opened, signal: AbortSignal): Promise<{ readonly lines: number; readonly bytes: number }> {
+  let file: WriteStream | undefined;
   let count = 0;
   try {
-    for await (const line of lines) {
+    await through(lines, async (line) => {
       signal.throwIfAborted();
-      if (!file.write(`${line}\n`)) await once(file, "drain");
+      file ??= await openedFile(path);
+      if (!file.write(`${line}\n`)) await once(file, "drain", { signal });
       count++;
-    }
+      return true;
+    });
+    file = file as WriteStream;
     file.end();
     await finished(file);
     return { lines: count, bytes: file.bytesWritten };
   } catch (error) {
-    file.destroy();
-    await rm(path, { force: true });
+    file?.destroy();
+    if (file !== undefined) await rm(path, { force: true });
     throw error;
   }
 }

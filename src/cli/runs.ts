@@ -9,6 +9,7 @@ import { addRunsList } from "./runs-list.ts";
 import { addRunsShow } from "./runs-show.ts";
 import { addRunsSignal } from "./runs-signal.ts";
 import { addRunsStop } from "./runs-stop.ts";
+import { addRunsTransfer } from "./runs-transfer.ts";
 import { addRunsTranscript } from "./runs-transcript.ts";
 import { addRunsTree } from "./runs-tree.ts";
 
@@ -25,4 +26,5 @@ export function addRunCommands(program: Command): void {
   addRunsFork(runs);
   addRunsBulk(runs);
   addRunsCompact(runs);
+  addRunsTransfer(runs);
 }

@@ -29,8 +29,11 @@ export interface News {
 }
 
 export async function readNews(turn: Turn): Promise<News> {
-  const { memory } = turn.session;
-  const items = memory.inboxPending > 0 || turn.held.reason === "stopped" ? await turn.deps.store.pendingInbox(memory.row.id, INBOX_LIMIT) : [];
+  const { session, deps, held } = turn;
+  const { memory } = session;
+  const pending = memory.inboxPending > 0 || held.reason === "stopped" ? await deps.store.pendingInbox(memory.row.id, INBOX_LIMIT) : [];
+  // An answer that was taken and is not committed yet is no news: it would be taken again and again.
+  const items = pending.filter(({ id }) => !session.hasTaken(id));
   const answers = items.filter(({ kind }) => kind === "wait");
   const stop = items.find(({ kind }) => kind === "stop");
   return { stop, answers, left: items.length - answers.length - (stop === undefined ? 0 : 1) };

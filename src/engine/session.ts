@@ -87,6 +87,11 @@ export class RunSession {
     this.#applied.push({ id: inboxId, seq: this.state.seq });
   }
 
+  /** Whether an item of the inbox is taken by what is staged: until the commit the inbox still shows it. */
+  hasTaken(inboxId: string): boolean {
+    return this.#applied.some(({ id }) => id === inboxId);
+  }
+
   /** What is staged answers the call that waited under this id. */
   settle(waitId: string): void {
     this.#settled.push(waitId);

@@ -23,7 +23,7 @@ export async function stopTurn(turn: Turn, item: InboxItem): Promise<void> {
   if (session.token !== undefined && session.hasStaged) await turn.commit();
   const { state, memory } = session;
   const { reason } = item.payload as { reason?: string };
-  const others = (await deps.store.pendingInbox(memory.row.id, INBOX_LIMIT)).filter(({ id }) => id !== item.id);
+  const others = (await deps.store.pendingInbox(memory.row.id, INBOX_LIMIT)).filter(({ id }) => id !== item.id && !session.hasTaken(id));
   // Answers to calls that wait no more: left behind, they would begin another turn.
   const answers = others.filter(({ kind }) => kind === "wait");
   for (const { id } of answers) session.consume(id);

@@ -299,6 +299,8 @@ export class Turn {
       return "done"; // held by another worker, which wishes for the next job itself; or paused, and resuming wishes
     }
     if (error instanceof SeqConflictError && session.token === undefined) return "load_again";
+    // A memory from before its end: what the job came for may be a compaction, which an ended run takes too.
+    if (error instanceof RunFinishedError && session.token === undefined) return "load_again";
     // A claim by a worker that was buried: the run is free, and this job was all that it had.
     if (error instanceof LeaseLostError && session.token === undefined) throw error;
     if (error instanceof LeaseLostError || error instanceof RunFinishedError || error instanceof RunMissingError) {

@@ -28,7 +28,7 @@ export async function* exportRun(pool: pg.Pool, named: (text: string) => string,
   try {
     await client.query("begin isolation level repeatable read read only");
     for await (const line of linesOf(client, named, runId)) {
-      const text = JSON.stringify(line);
+      const text = lineText(line);
       digest.add(text);
       yield text;
     }
@@ -39,6 +39,9 @@ export async function* exportRun(pool: pg.Pool, named: (text: string) => string,
     client.release();
   }
 }
+
+/** Some readers take these for the end of a line, which JSON leaves as they are. */
+const lineText = (line: ExportLine): string => JSON.stringify(line).replaceAll(/[\u0085\u2028\u2029]/g, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 async function* linesOf(client: pg.PoolClient, named: (text: string) => string, runId: string): AsyncGenerator<ExportLine> {
   const { rows } = await client.query<{ tenant: string; is_busy: boolean; state: string; wait_reason: string | null; now: string }>(

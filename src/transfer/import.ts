@@ -28,13 +28,16 @@ type Of<T extends ExportLine["type"]> = Extract<ExportLine, { type: T }>;
  * the run is here already, IMPORT_UNKNOWN_VERSION for one of a newer version. Then nothing was written.
  */
 export async function importRun(pool: pg.Pool, named: (text: string) => string, lines: AsyncIterable<string>, options: ImportOptions = {}): Promise<ImportReport> {
+  // Taken up before anything is waited for: what reads lines from a stream does not keep them for one who comes late.
+  const iterator = lines[Symbol.asyncIterator]();
+  const begun = { [Symbol.asyncIterator]: () => iterator };
   const client = await pool.connect();
   try {
     await client.query("begin");
     // The events bring their rows beside the journal along: the triggers must not make them a second time.
     await client.query("select set_config('capstan_import.running', 'on', true)");
     const importer = new Importer(client, named, options);
-    for await (const line of lines) if (line.trim() !== "") await importer.take(line);
+    for await (const line of begun) if (line.trim() !== "") await importer.take(line);
     const report = await importer.finish();
     await client.query("commit");
     return report;

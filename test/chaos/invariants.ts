@@ -47,6 +47,8 @@ export async function breaches(db: pg.Pool, runId: string, allEffects: readonly 
       requests.set(event.turn, { made: seen.made + 1, lost: seen.lost + (event.payload.again === "lost" ? 1 : 0) });
     } else if (event.type === "model.responded") {
       late(executions(`m${event.turn}`), at, `the model in turn ${event.turn}`);
+    } else if (event.type === "call.waiting") {
+      for (const line of executions(event.payload.call_id)) accounted.add(line);
     } else if (event.type === "tool.completed" || event.type === "tool.failed" || event.type === "tool.interrupted") {
       const done = executions(event.payload.call_id);
       for (const line of done) accounted.add(line);

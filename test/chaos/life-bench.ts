@@ -33,8 +33,8 @@ export interface LifeBench {
   /** Waits until the run's row fits. */
   until(runId: string, what: string, fits: (facts: RunFacts) => boolean): Promise<RunFacts>;
   waits(runId: string): Promise<WaitRow[]>;
-  /** Throws unless all invariants hold for each of the runs. */
-  intact(runIds: readonly string[]): Promise<void>;
+  /** Throws unless all invariants hold for each of the runs. A cancel cuts tools off: `cut` allows for executions that no journal tells of. */
+  intact(runIds: readonly string[], options?: { readonly cut?: boolean }): Promise<void>;
   tree(rootId: string): Promise<TreeRow[]>;
 }
 
@@ -52,6 +52,11 @@ export interface TreeRow {
   readonly depth: number;
   readonly child_index: number | null;
 }
+
+/** Whoever is to live: a lease as short as a victim's would run out on a busy machine, and the heartbeat would end this very process. */
+const PATIENT_LEASE_MS = 5_000;
+const patientSettings = { ...quickSettings, leaseMs: PATIENT_LEASE_MS };
+const patientEnv = { CAPSTAN_LEASE_MS: String(PATIENT_LEASE_MS) };
 
 export const ended = ({ state }: RunFacts): boolean => ["completed", "failed", "cancelled"].includes(state);
 export const waitsFor =
@@ -80,9 +85,10 @@ export function lifeBench(url: string): LifeBench {
       if (found === undefined) throw new Error(`no agent ${name}`);
       return await enqueueRun(db, same, found, "begin", options, pins);
     },
-    child: (pool, more = {}) => startChild({ url, effects: effectsFile, program: "life-worker.ts", pool, ...more, env: { ...quickEnv, ...more.env } }),
+    child: (pool, more = {}) =>
+      startChild({ url, effects: effectsFile, program: "life-worker.ts", pool, ...more, env: { ...quickEnv, ...(more.failpoint === undefined ? patientEnv : {}), ...more.env } }),
     async worker(pool, more = {}) {
-      const worker = await startTestWorker({ url, pool, agents, models: catalogueOf(chaosModel(lifeScripts, note)), settings: quickSettings, ...more });
+      const worker = await startTestWorker({ url, pool, agents, models: catalogueOf(chaosModel(lifeScripts, note)), settings: patientSettings, ...more });
       workers.push(worker);
       return worker;
     },
@@ -100,10 +106,10 @@ export function lifeBench(url: string): LifeBench {
         { withinMs: 90_000, describe: () => describeRun(db, runId) },
       ),
     waits: async (runId) => (await db.query<WaitRow>("select id, kind, answered_at, settled_at from capstan.waits where run_id = $1 order by requested_at", [runId])).rows,
-    async intact(runIds) {
+    async intact(runIds, { cut = false } = {}) {
       const told = readEffects(effectsFile);
       const problems: string[] = [];
-      for (const runId of runIds) for (const problem of await breaches(db, runId, told)) problems.push(`${runId}: ${problem}`);
+      for (const runId of runIds) for (const problem of await breaches(db, runId, told)) if (!cut || !problem.endsWith("is in no journal")) problems.push(`${runId}: ${problem}`);
       expect(problems.join("\n")).toBe("");
     },
     tree: async (rootId) =>

@@ -12,6 +12,7 @@ import type { RunEvent } from "../../src/client/handle.ts";
 import type { CompactionPolicy } from "../../src/domain/compaction/policy.ts";
 import { createModelCatalogue } from "../../src/providers/catalogue.ts";
 import type { ModelRequest, RecordedConversation } from "../../src/testing/model-server/index.ts";
+import { ExportBusyError } from "../../src/transfer/export.ts";
 import { collect, openLab, payloads, typesOf, until, type AnyAgent, type Lab } from "../engine/harness.ts";
 import { createTestDatabase } from "../support/database.ts";
 import {
@@ -147,7 +148,7 @@ describe("an autonomous run that compacts itself and moves on the way", () => {
     const { id } = await here.capstan.enqueue(run.agent.name, task.text);
     await until("two compactions", async () => typesOf(await here.events(id)).filter((type) => type === "context.compacted").length >= 2, 60_000);
     await here.capstan.run(id).pause();
-    const lines = await until("the turn at hand", async () => await collect(here.capstan.exportRun(id)).catch((error: { code?: string }) => (error.code === "RUN_BUSY" ? undefined : Promise.reject(error))));
+    const lines = await until("the turn at hand", () => linesAtRest(here, id));
     const moved = await here.events(id);
     const asked = vendor.raw(run.wireModel).length;
     expect(moved.at(-1)?.type).not.toBe("run.completed");
@@ -192,7 +193,11 @@ describe("a run that starts others", () => {
 
   const READ = 80;
   const spawn = (children: readonly { readonly agent: string; readonly input: string }[], n: number): RecordedConversation["messages"] => [
-    { role: "assistant", content: null, tool_calls: [{ id: `spawn_${n}`, type: "function", function: { name: "agent", arguments: JSON.stringify({ op: "parallel_spawn", children }) } }] },
+    {
+      role: "assistant",
+      content: null,
+      tool_calls: [{ id: `spawn_${n}`, type: "function", function: { name: "agent", arguments: JSON.stringify({ op: "parallel_spawn", children }) } }],
+    },
     { role: "tool", tool_call_id: `spawn_${n}`, content: "" },
   ];
   const parent = longRun(
@@ -200,8 +205,16 @@ describe("a run that starts others", () => {
       id: "head",
       messages: [
         { role: "user", content: "Have the customers served, then have the old records read and say what they have in common." },
-        ...spawn(desks.map((desk) => ({ agent: desk.agent.name, input: taskOf(desk) })), 0),
-        ...Array.from({ length: READ / 2 }, (_, n) => spawn([0, 1].map((k) => ({ agent: "reader", input: `Read record ${2 * n + k}.` })), n + 1)).flat(),
+        ...spawn(
+          desks.map((desk) => ({ agent: desk.agent.name, input: taskOf(desk) })),
+          0,
+        ),
+        ...Array.from({ length: READ / 2 }, (_, n) =>
+          spawn(
+            [0, 1].map((k) => ({ agent: "reader", input: `Read record ${2 * n + k}.` })),
+            n + 1,
+          ),
+        ).flat(),
         { role: "assistant", content: "They all travel." },
       ],
     },
@@ -217,10 +230,17 @@ describe("a run that starts others", () => {
   it("has its policy in force in children and their children, and all of them are longer than their window", async () => {
     const all = [parent, reader, ...desks, ...clerks.values()];
     await using vendor = await openVendor(all, { others: record });
-    await using lab = await labOn(first.url, vendor, all.map((one) => one.agent));
+    await using lab = await labOn(
+      first.url,
+      vendor,
+      all.map((one) => one.agent),
+    );
     const { id } = await lab.capstan.enqueue(parent.agent.name, taskOf(parent));
     expect(await treeEnded(lab, id)).toBe("They all travel.");
-    const { rows } = await lab.db.query<{ id: string; agent: string; depth: number; state: string }>("select id, agent, depth, state from capstan.runs where root_run_id = $1 and id <> $1", [id]);
+    const { rows } = await lab.db.query<{ id: string; agent: string; depth: number; state: string }>(
+      "select id, agent, depth, state from capstan.runs where root_run_id = $1 and id <> $1",
+      [id],
+    );
     expect(rows.filter(({ agent }) => agent === "reader")).toHaveLength(READ);
     expect(new Set(rows.map(({ state }) => state))).toEqual(new Set(["completed"]));
     await wasLong(lab, vendor, id);
@@ -267,6 +287,15 @@ async function treeEnded(lab: Lab, id: string): Promise<unknown> {
     200_000,
   );
   return await lab.capstan.run(id).result({ timeoutMs: 1_000 });
+}
+
+async function linesAtRest(lab: Lab, id: string): Promise<string[] | undefined> {
+  try {
+    return await collect(lab.capstan.exportRun(id));
+  } catch (error) {
+    if (error instanceof ExportBusyError) return undefined;
+    throw error;
+  }
 }
 
 async function* linesOf(lines: readonly string[]): AsyncGenerator<string> {

@@ -29,7 +29,11 @@ const MAX_OUTPUT_TOKENS = 1_000;
 const tokensIn = (text: string): number => text.length / 4;
 
 function bytesOf({ messages }: RecordedConversation): number {
-  return messages.reduce((sum, { role, content, tool_calls: calls }) => sum + (role === "system" ? 0 : (content ?? "").length + (calls ?? []).reduce((all, call) => all + call.function.arguments.length, 0)), 0);
+  return messages.reduce(
+    (sum, { role, content, tool_calls: calls }) =>
+      sum + (role === "system" ? 0 : (content ?? "").length + (calls ?? []).reduce((all, call) => all + call.function.arguments.length, 0)),
+    0,
+  );
 }
 
 /** Recordings of large results first: so many windows in as few turns as they have. */
@@ -58,7 +62,10 @@ const call = (id: string, name: string, input: JsonObject): RecordedMessage => (
 export function autonomous({ id, messages }: RecordedConversation): RecordedConversation {
   const made: RecordedMessage[] = [];
   messages.forEach((message, i) => {
-    const answered = messages.slice(i + 1, messages.findIndex((later, at) => at > i && later.role !== "user"));
+    const answered = messages.slice(
+      i + 1,
+      messages.findIndex((later, at) => at > i && later.role !== "user"),
+    );
     if (message.role === "user" && made.some(({ role }) => role === "user")) return;
     if (message.role !== "assistant" || (message.tool_calls ?? []).length > 0 || messages[i + 1]?.role !== "user") return void made.push(message);
     made.push(call(`reply_${i}`, "reply", { text: message.content ?? "" }));
@@ -137,7 +144,10 @@ export interface Vendor extends AsyncDisposable {
  * Answers each request that it has not seen with the next recorded answer, and one that it has seen as before: so two
  * copies of a run get the same answers as long as they ask the same, to the byte.
  */
-export async function openVendor(runs: readonly LongRun[], more: { readonly before?: (wireModel: string) => Promise<void>; readonly others?: (request: ModelRequest) => ScriptedReply | undefined } = {}): Promise<Vendor> {
+export async function openVendor(
+  runs: readonly LongRun[],
+  more: { readonly before?: (wireModel: string) => Promise<void>; readonly others?: (request: ModelRequest) => ScriptedReply | undefined } = {},
+): Promise<Vendor> {
   let answered = 0;
   const scripts = new Map(runs.map(({ wireModel, conversation }) => [wireModel, replayScript(conversation)]));
   const asked = new Map<string, Map<string, number>>();
@@ -176,7 +186,10 @@ export async function openVendor(runs: readonly LongRun[], more: { readonly befo
 
 /** What a request would hold at the end of the run if nothing had been compacted. */
 export function transcriptTokens(events: readonly RunEvent[]): number {
-  return journaled(events).reduce((sum, said) => sum + tokensIn(said.role === "tool" ? JSON.stringify(said.result) : said.role === "user" ? said.text : said.text + JSON.stringify(said.calls)), 0);
+  return journaled(events).reduce(
+    (sum, said) => sum + tokensIn(said.role === "tool" ? JSON.stringify(said.result) : said.role === "user" ? said.text : said.text + JSON.stringify(said.calls)),
+    0,
+  );
 }
 
 /** The model's own part, in the journal and in the recording. */

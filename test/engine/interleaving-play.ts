@@ -81,7 +81,6 @@ class Player {
       } else await this.#turn(next);
     }
     await this.#drain();
-    console.error('TRACE final', this.sequence.tenant.slice(0,5));
     const problems = await finalProblems(this.sequence);
     if (problems.length > 0) this.#fail(problems.join("\n"));
   }
@@ -116,7 +115,6 @@ class Player {
 
   async #job(runId: string, worker: number, plan: Plan | undefined): Promise<void> {
     const name = this.sequence.names.get(runId) as string;
-    console.error('TRACE start', name, this.sequence.tenant.slice(0,5), JSON.stringify(plan));
     const report: JobReport = await this.sequence.job(runId, worker, plan);
     const { fired } = report;
     const told = `job of ${name} on ${worker}${fired === undefined ? "" : ` cut by ${JSON.stringify(fired)}`}`;
@@ -126,7 +124,7 @@ class Player {
   }
 
   async #compare(what: string, step: (w: World, choose: Choose) => string | undefined | void, outcome: string | undefined): Promise<void> {
-    if (what !== "") this.#trace.push(what); console.error("TRACE", performance.now() | 0, this.sequence.tenant.slice(0,5), this.#trace.at(-1), this.#worlds.length);
+    if (what !== "") this.#trace.push(what);
     const ends = this.#worlds.flatMap((world) =>
       explore((choose) => {
         const w = structuredClone(world);
@@ -190,7 +188,6 @@ class Player {
   }
 
   #fail(what: string): never {
-    console.error('TRACE FAIL', what);
     throw new Error(`${what}\nscript ${JSON.stringify(this.#drawn.script)}${this.#drawn.interactive ? ", interactive" : ""}${this.#drawn.auto ? ", auto" : ""}\n${this.#trace.join("\n")}`);
   }
 }

@@ -31,13 +31,18 @@ it(
             await play(lane, drawn);
             played++;
           }),
-          { numRuns: Math.ceil(SEQUENCES / LANES), seed: seed + n },
+          { numRuns: Math.ceil(SEQUENCES / LANES), seed: seed + n, endOnFailure: process.env["CAPSTAN_SHRINK"] === "off" },
         ),
       ),
     );
-    const failed = results.flatMap((result, n) => (result.status === "rejected" ? [`CAPSTAN_SEED=${seed} (lane ${n}): ${(result.reason as Error).message}`] : []));
+    const failed = results.flatMap((result, n) => (result.status === "rejected" ? [`CAPSTAN_SEED=${seed} (lane ${n}): ${told(result.reason as Error)}`] : []));
     expect(failed.join("\n\n")).toBe("");
     expect(played).toBeGreaterThanOrEqual(SEQUENCES);
   },
   1_200_000,
 );
+
+/** The counterexample as it was drawn, and what was seen in it. */
+function told({ message, cause }: Error): string {
+  return `${message}\n${cause instanceof Error ? cause.message : ""}`;
+}

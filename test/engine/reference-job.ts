@@ -26,9 +26,7 @@ export class Impossible extends Error {}
 export function explore<T>(step: (choose: Choose) => T): T[] {
   const ends: T[] = [];
   const tape: { taken: number; of: number }[] = [];
-  let rounds = 0;
   for (;;) {
-    if (++rounds > 5000) throw new Error('LOOP explore ' + JSON.stringify(tape));
     let at = 0;
     try {
       ends.push(
@@ -173,8 +171,8 @@ class Job {
       const made = newRun({ name: `${name}.${n}`, parent: { run: run.name, turn: run.turn, index }, script: childScripts[child], interactive: false, auto: false, heldBack: n >= SPAWN_CONCURRENCY });
       w.runs[made.name] = made;
     });
-    if (kind === "later" ? run.completed.includes(name) : run.kept.includes(kind)) {
-      if (kind !== "later") run.kept.splice(run.kept.indexOf(kind), 1);
+    if (run.kept.includes(kind)) {
+      run.kept.splice(run.kept.indexOf(kind), 1);
       hand(w, name, true);
     }
   }
@@ -323,9 +321,7 @@ class Job {
       this.#apply(this.#see());
       if (this.d.phase !== "answered") return GO_ON;
     }
-    let guard = 0;
     for (;;) {
-      if (++guard > 50) throw new Error('LOOP after ' + JSON.stringify(this.w));
       const before = { d: structuredClone(this.d), consumed: new Set(this.#consumed), staged: this.#staged };
       try {
         if (run.interactive) this.#stage((d) => ((d.state = "waiting"), (d.reason = "input")));
@@ -412,9 +408,7 @@ class Job {
     if (!this.run_.held) this.#commit();
     const early = news.find(({ kind }) => kind === "stop");
     if (early !== undefined) return this.#stopTurn(early);
-    let guard = 0;
     for (;;) {
-      if (++guard > 50) throw new Error('LOOP tools ' + JSON.stringify(this.d) + JSON.stringify(this.w));
       for (const [index, call] of this.#open()) if (waitKind(call.kind) === "approval" && call.kind.startsWith("pay") && call.state === "open" && !call.approved) this.#wait(index);
       this.#execute();
       if (this.#open().length === 0) return GO_ON;

@@ -20,6 +20,8 @@ export interface Item {
   readonly id: number;
   readonly kind: "input" | "stop" | "wait" | "compact" | "compaction";
   readonly text?: string;
+  /** Came when the run had ended. */
+  readonly isLate?: boolean;
   /** Of a `wait`: which one, and what was said. */
   readonly wait?: string;
   readonly said?: "yes" | "no";
@@ -72,9 +74,8 @@ export interface Run extends Engine {
   held: boolean;
   /** A child that waits for an elder sibling to end. */
   heldBack: boolean;
-  /** Signals that nobody waited for, and completions that were given, by name. */
+  /** Signals that nobody waited for, by name. */
   kept: string[];
-  completed: string[];
 }
 
 export interface World {
@@ -122,7 +123,6 @@ export function newRun(fields: Pick<Run, "name" | "parent" | "script" | "interac
     inbox: [],
     held: false,
     kept: [],
-    completed: [],
   };
 }
 
@@ -188,7 +188,8 @@ function actOn(w: World, run: Run, action: Extract<Act, { run: string }>): strin
     case "compact":
     case "compact_later":
       if (action.do === "compact" && (run.held || run.reason === "approval" || run.reason === "children")) return "RUN_BUSY";
-      if (!run.inbox.some(({ kind }) => kind === "compact")) put(w, run, { kind: "compact" });
+      if (run.inbox.some(({ kind }) => kind === "compact")) run.inbox = run.inbox.map((item) => (item.kind === "compact" ? { ...item, isLate: isEnded(run) } : item));
+      else put(w, run, { kind: "compact", isLate: isEnded(run) });
       return "ok";
     case "signal":
     case "signal_soon":
@@ -196,7 +197,7 @@ function actOn(w: World, run: Run, action: Extract<Act, { run: string }>): strin
     case "summarize":
       if (run.task === undefined || run.task.finished) return "none";
       run.task.finished = true;
-      if (!isEnded(run) || run.task.afterEnd) put(w, run, { kind: "compaction" });
+      if (!isEnded(run) || run.task.afterEnd) put(w, run, { kind: "compaction", isLate: isEnded(run) });
       return "ok";
   }
 }
@@ -207,10 +208,9 @@ function answer(w: World, name: string, yes: boolean): string {
   const kind = waitKind(wait.kind);
   if (kind === "signal") return signal(w, run, wait.kind);
   if (kind === "completion") {
-    if (run.completed.includes(name)) return "ok";
     if (isEnded(run)) return "RUN_FINISHED";
-    run.completed.push(name);
-    if (!wait.settled && !wait.answered) hand(w, name, yes);
+    if (wait.settled || wait.answered) return "WAIT_DECIDED";
+    hand(w, name, yes);
     return "ok";
   }
   if (wait.answered || wait.settled) return "WAIT_DECIDED";
@@ -260,7 +260,8 @@ export function leave(w: World, run: Run): void {
 export function needsWish(w: World, run: Run): boolean {
   if (run.paused || w.tenantPaused || run.held) return false;
   const has = (...kinds: Item["kind"][]): boolean => run.inbox.some(({ kind }) => kinds.includes(kind));
-  if (isEnded(run)) return has("compact", "compaction");
+  // What was asked of it before its end is found by the search for lost jobs alone.
+  if (isEnded(run)) return run.inbox.some(({ isLate }) => isLate === true);
   if (run.state !== "waiting") return !run.heldBack;
   switch (run.reason) {
     case "input":

@@ -526,6 +526,9 @@ begin
   if answer is null and not coalesce(declined, false) then raise exception 'answer is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
   if octet_length(answer::text) > 1000000 then raise exception 'the answer has more than 1,000,000 bytes' using errcode = 'KC005'; end if;
   v_wait := capstan.take_wait(wait_id, array['question']);
+  if v_answer ? 'answer' and v_wait.detail ? 'options' and not v_wait.detail -> 'options' @> jsonb_build_array(answer) then
+    raise exception 'the answer is none of %', v_wait.detail -> 'options' using errcode = 'KC006';
+  end if;
   update capstan.waits w set answered_at = capstan.now(), answer = v_answer, answered_by = actor where w.id = v_wait.id;
   select * into v_run from capstan.runs r where r.id = v_wait.run_id;
   perform capstan.hand_over(v_run, v_wait.id, v_answer, actor);
@@ -986,6 +989,8 @@ begin
     perform capstan.hand_over(v_parent, v_wait.id, '{}', null);
     return;
   end if;
+  -- One that was cancelled while it waited for an elder sibling has left no place free.
+  if exists (select from capstan.wishes h where h.run_id = ended and not h.ready and h.at = '9999-12-31') then return; end if;
   update capstan.wishes w set at = follow_end.at, ready = true from (
     select s.id from capstan.runs s join capstan.wishes h on h.run_id = s.id
     where s.parent_run_id = v_parent.id and s.parent_call = v_run.parent_call and s.finished_at is null and not h.ready and h.at = '9999-12-31'
@@ -1458,7 +1463,11 @@ begin
   select w.* into v_wait from capstan.waits w
     where w.run_id = signal.run_id and w.settled_at is null and w.answered_at is null and (w.expires_at is null or w.expires_at > capstan.now())
       and ((w.kind = 'signal' and w.name = signal.name) or (w.kind = 'completion' and signal.name = 'completion:' || w.id))
-    order by w.id limit 1 for update;
+    order by w.requested_at, w.call_index limit 1 for update;
+  if signal.name like 'completion:%' and v_wait.id is null and (exists (select from capstan.signals s where s.run_id = signal.run_id and s.name = signal.name)
+      or exists (select from capstan.waits w where w.run_id = signal.run_id and 'completion:' || w.id = signal.name)) then
+    raise exception 'the call was completed already, or waits no more' using errcode = 'KC017', hint = 'The first result counts.';
+  end if;
   v_id := capstan.uuid_v7();
   insert into capstan.signals (id, run_id, name, payload, at, dedupe_key, actor, wait_id)
     values (v_id, signal.run_id, signal.name, signal.payload, capstan.now(), signal.dedupe_key, signal.actor, v_wait.id);

@@ -21,12 +21,15 @@ with picked as (
 )
 select taken.run_id from taken cross join (select count(*) from added) a`;
 
-/** Timers and retries whose time has come. Gives how many, and when the next is due. */
+/**
+ * Timers and retries whose time has come. Gives how many, and when the next is due. The clock is asked once, in a subquery:
+ * compared with a function that may differ from row to row, every timer that is set would be read each time.
+ */
 export const PROMOTE_SQL = `
 with due as (
-  select run_id from capstan.wishes where not ready and at <= capstan.now() order by at limit 1000 for update skip locked
+  select run_id from capstan.wishes where not ready and at <= (select capstan.now()) order by at limit 1000 for update skip locked
 ), promoted as (
   update capstan.wishes w set ready = true from due where w.run_id = due.run_id returning w.pool
 )
 select (select count(*)::int from promoted) as promoted,
-  (extract(epoch from (select min(at) from capstan.wishes where not ready and at > capstan.now()) - capstan.now()) * 1000)::float8 as next_in_ms`;
+  (extract(epoch from (select min(at) from capstan.wishes where not ready and at > (select capstan.now())) - capstan.now()) * 1000)::float8 as next_in_ms`;

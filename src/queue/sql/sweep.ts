@@ -74,9 +74,22 @@ export const UNLOCKED_SQL = `update capstan.workers set queue_pools = '{}' where
  */
 export const LOST_JOBS_SQL = `
 with clock as materialized (select capstan.now() as now),
+-- Each by an index of its own: what is only parked, and may be by the ten thousand, is not read. Said again below, on the locked row.
+candidates as (
+  select r.id from capstan.runs r where r.state in ('queued', 'running') and r.worker_id is null
+  union all
+  select r.id from capstan.runs r where r.state = 'waiting' and r.wake_at < (select c.now from clock c) - $1::int * interval '1 ms'
+  union all
+  select r.id from capstan.runs r where r.state = 'waiting' and r.inbox_pending > 0
+  union all
+  select r.id from capstan.runs r where r.state = 'waiting' and r.deadline < (select c.now from clock c)
+  union all
+  select r.id from capstan.runs r where r.finished_at is not null and r.inbox_pending > 0
+),
 lost as (
   select r.id, r.pool, r.priority, r.agent, r.tenant, r.updated_at from capstan.runs r cross join clock
-  where r.worker_id is null and not r.paused and not exists (select from capstan.pauses p where p.value in ('*', r.tenant)) and r.updated_at < clock.now - $1::int * interval '1 ms'
+  where r.id = any(array(select id from candidates))
+    and r.worker_id is null and not r.paused and not exists (select from capstan.pauses p where p.value in ('*', r.tenant)) and r.updated_at < clock.now - $1::int * interval '1 ms'
     and (r.state in ('queued', 'running')
       or (r.state = 'waiting' and r.wait_reason in ('retry', 'quota', 'approval', 'children', 'signal', 'timer') and r.wake_at < clock.now - $1::int * interval '1 ms')
       or (r.state = 'waiting' and r.wait_reason = 'input' and r.inbox_pending > 0)

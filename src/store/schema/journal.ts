@@ -107,6 +107,9 @@ export const runs = capstan.table(
     index("runs_deadline")
       .on(t.deadline)
       .where(sql`state = 'waiting' and deadline is not null`),
+    index("runs_wake")
+      .on(t.wakeAt)
+      .where(sql`state = 'waiting' and wake_at is not null`),
     index("runs_waiting")
       .on(t.waitReason, t.agent)
       .where(sql`state = 'waiting'`),
