@@ -79,10 +79,12 @@ describe("a run's result", () => {
     };
     try {
       const poller = new ResultPoller(counted, (text) => text);
-      const slow = await lab.capstan.enqueue(quick, "later", { runAt: new Date(Date.now() + 700) });
+      const slow = await lab.capstan.enqueue(quick, "later", { runAt: new Date(Date.now() + 3_600_000) });
       const handles = Array.from({ length: 500 }, () => new RunHandle(slow.id, { db, named: (text) => text, poller }));
       const results = Promise.all(handles.map((handle) => handle.result({ timeoutMs: 30_000 })));
       expect(await new RunHandle(slow.id, { db, named: (text) => text, poller }).status()).toMatchObject({ state: "queued" });
+      // Its time has come.
+      await lab.db.query("update capstan.wishes set at = capstan.now(), ready = true where run_id = $1", [slow.id]);
       expect(new Set(await results)).toEqual(new Set(["Quick."]));
       expect(most).toBe(1);
     } finally {

@@ -34,6 +34,7 @@ const same = (text: string): string => text;
 const never = new AbortController().signal;
 const outage = { log: silentLog, signal: never };
 const HOUR_MS = 3_600_000;
+const CLOCK_SQL = "select set_config('capstan_clock.offset', $1, false)";
 
 export interface Lane {
   readonly db: pg.Pool;
@@ -46,8 +47,11 @@ export interface Lane {
 export async function openLane(url: string): Promise<Lane> {
   const db = createPool({ connectionString: url, max: 1, applicationName: "capstan interleavings", pinnedPlans: true });
   const definitions = new PostgresDefinitionStore(db, same);
+  const lane: Lane = { db, client: createClient({ pool: db }), definitions, offsetMs: 0, close: () => db.end() };
+  // An idle connection is closed after a while, and its clock is gone with it.
+  db.on("connect", (client) => void client.query(CLOCK_SQL, [`${lane.offsetMs} milliseconds`]));
   for (const { definition } of agents) await definitions.register(definition);
-  return { db, client: createClient({ pool: db }), definitions, offsetMs: 0, close: () => db.end() };
+  return lane;
 }
 
 /** Where a job is interrupted: at its `at`-th opportunity, if there are so many. */
@@ -112,7 +116,7 @@ export class Sequence {
 
   async #setClock(offsetMs: number): Promise<void> {
     this.lane.offsetMs = offsetMs;
-    await this.lane.db.query("select set_config('capstan_clock.offset', $1, false)", [`${offsetMs} milliseconds`]);
+    await this.lane.db.query(CLOCK_SQL, [`${offsetMs} milliseconds`]);
   }
 
   idOf(name: string): string {

@@ -125,12 +125,14 @@ class Player {
 
   async #compare(what: string, step: (w: World, choose: Choose) => string | undefined | void, outcome: string | undefined): Promise<void> {
     if (what !== "") this.#trace.push(what);
+    const t0 = performance.now();
     const ends = this.#worlds.flatMap((world) =>
       explore((choose) => {
         const w = structuredClone(world);
         return { w, outcome: step(w, choose) ?? undefined };
       }),
     );
+    const t1 = performance.now() - t0; if (t1 > 300) console.error('SLOW', t1, this.#worlds.length, ends.length, this.#trace.at(-1), JSON.stringify(this.#drawn.script), JSON.stringify(this.#worlds[0]));
     const { seen: actual, wished, held } = await this.sequence.look();
     if (this.sequence.failures.length > 0) this.#fail(`the engine failed: ${describe(this.sequence.failures)}`);
     if (held.length > 0) this.#fail(`still held: ${held.join(", ")}`);
