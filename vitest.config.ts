@@ -28,6 +28,8 @@ export default defineConfig({
     maxWorkers: 3,
     testTimeout: 60_000,
     hookTimeout: 120_000,
+    // In CI once more: a machine that stands still for a minute must not throw a change away. What passed only then is named.
+    retry: Number(process.env["CAPSTAN_TEST_RETRY"] ?? 0),
     reporters: ["default", "./test/support/totals-reporter.ts"],
     projects: [
       { extends: true, test: { name: "pure", include: withoutPostgres } },

@@ -346,6 +346,8 @@ begin
     from capstan.events e join capstan.runs r on r.id = e.run_id
     where e.run_id = land_run.run_id and e.type = 'compaction.requested' and r.finished_at is null
       and not exists (select from capstan.events o where o.run_id = e.run_id and o.seq > e.seq and o.type in ('compaction.failed', 'context.compacted') and o.payload ->> 'task_id' = e.payload ->> 'task_id')
+      -- One whose summary is made has come along.
+      and not exists (select from capstan.compaction_tasks t where t.id = (e.payload ->> 'task_id')::uuid)
     order by e.seq desc limit 1;
   if found then perform capstan.notify_wish('summarize'); end if;
   update capstan.runs r set paused = land_run.paused, updated_at = v_now,

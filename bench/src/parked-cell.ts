@@ -21,8 +21,8 @@ export interface Idle {
 }
 
 export interface Active {
-  /** Milliseconds from one model call to the next; the model answers at once. */
-  readonly turnMs: number[];
+  /** Milliseconds from one model call to the next, round by round; the model answers at once. */
+  readonly rounds: readonly (readonly number[])[];
   readonly turns: number;
   readonly ms: number;
 }
@@ -90,7 +90,7 @@ async function idle(url: string, seconds: number): Promise<Idle> {
 async function active({ urls, runs, turns, rounds }: Extract<ParkedRequest, { kind: "active" }>): Promise<Active[]> {
   const sides = urls.map((url) => {
     const last = new Map<string, number>();
-    const side = { turnMs: [] as number[], turns: 0, ms: 0, isCounted: false };
+    const side = { rounds: [] as number[][], turns: 0, ms: 0, isCounted: false };
     const app = openParked(url, {
       turns,
       slots: runs,
@@ -99,7 +99,7 @@ async function active({ urls, runs, turns, rounds }: Extract<ParkedRequest, { ki
         const before = last.get(runId);
         last.set(runId, now);
         if (before === undefined || !side.isCounted) return;
-        side.turnMs.push(now - before);
+        side.rounds.at(-1)?.push(now - before);
         side.turns++;
       },
     });
@@ -110,6 +110,7 @@ async function active({ urls, runs, turns, rounds }: Extract<ParkedRequest, { ki
   for (let round = 0; round <= rounds; round++) {
     for (const { app, side } of round % 2 === 0 ? sides : sides.toReversed()) {
       side.isCounted = round > 0;
+      if (side.isCounted) side.rounds.push([]);
       const started = performance.now();
       const handles = await Promise.all(Array.from({ length: runs }, () => app.enqueue(auditor, promptText)));
       await Promise.all(handles.map((handle) => handle.result({ timeoutMs: 600_000 })));
@@ -117,7 +118,7 @@ async function active({ urls, runs, turns, rounds }: Extract<ParkedRequest, { ki
     }
   }
   for (const { app } of sides) await app.close();
-  return sides.map(({ side: { turnMs, turns: counted, ms } }) => ({ turnMs, turns: counted, ms }));
+  return sides.map(({ side: { rounds: measured, turns: counted, ms } }) => ({ rounds: measured, turns: counted, ms }));
 }
 
 await answer<ParkedRequest, ParkedAnswer>(work);

@@ -13,7 +13,8 @@ const AFTER = parseCount("--after", { min: 0, max: 2_147_483_647 });
 export function addRunsEvents(runs: Command): void {
   addCommand(runs, "follow", {
     summary: "show a run live until its end",
-    description: "Shows a run live until its end: turns, tools, gauge, waits, and on a terminal answers while they come. Exit 5 when the run fails. With --json one event per line; live text has the type `delta`.",
+    description:
+      "Shows a run live until its end: turns, tools, gauge, waits, and on a terminal answers while they come. Exit 5 when the run fails. With --json one event per line; live text has the type `delta`.",
     examples: ["runs follow 0190…", "runs follow 0190… --after 120", "runs follow 0190… --json | jq .type", "runs follow 0190… --deltas | tee answer.txt"],
   })
     .argument("<run id>")

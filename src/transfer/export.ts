@@ -62,13 +62,20 @@ async function* linesOf(client: pg.PoolClient, named: (text: string) => string, 
   const line = await readLine(client, named, runId);
   yield* definitions(client, named, line);
   for (const segment of line) yield* segmentLines(client, named, segment);
-  for await (const row of rowsOf(
-    client,
-    named("select to_jsonb(i) as row from capstan.inbox i where i.run_id = $1 and i.applied_seq is null and i.kind in ('input', 'compact') order by i.id"),
-    runId,
+  const each = (text: string) => rowsOf(client, named(text), runId);
+  for await (const row of each("select to_jsonb(t) as row from capstan.compaction_tasks t where t.run_id = $1 and t.state = 'ready'")) yield { type: "compaction", row };
+  // Of what was applied and taken only the key by which it is known again.
+  for await (const row of each(
+    `select to_jsonb(i) || case when i.applied_seq is null then '{}' else '{"payload": {}}'::jsonb end as row from capstan.inbox i
+     where i.run_id = $1 and case when i.applied_seq is not null then i.kind = 'input' and i.dedupe_key is not null
+       when i.kind = 'compaction' then exists (select from capstan.compaction_tasks t where t.id = (i.payload ->> 'task_id')::uuid and t.state = 'ready')
+       else i.kind in ('input', 'compact') end order by i.id`,
   ))
     yield { type: "inbox", row };
-  for await (const row of rowsOf(client, named("select to_jsonb(s) as row from capstan.signals s where s.run_id = $1 and s.wait_id is null order by s.id"), runId))
+  for await (const row of each(
+    `select to_jsonb(s) || case when s.wait_id is null then '{}' else '{"payload": {}}'::jsonb end as row from capstan.signals s
+     where s.run_id = $1 and (s.wait_id is null or s.dedupe_key is not null) order by s.id`,
+  ))
     yield { type: "signal", row };
   yield* blobs(client, named, line, run.tenant);
 }

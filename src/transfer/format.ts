@@ -20,7 +20,9 @@ export const exportLine = z.discriminatedUnion("type", [
   z.object({ type: z.literal("run"), run_id: z.string(), row, last_seq: z.int().positive() }),
   z.object({ type: z.literal("event"), row, payload: z.string() }),
   z.object({ type: z.literal("events_end"), run_id: z.string(), events: z.int().positive(), sha256: sha }),
-  /** What has come for the run and was not applied. */
+  /** A summary that is made and not put in yet: it would be paid for twice. */
+  z.object({ type: z.literal("compaction"), row }),
+  /** What has come for the run and was not applied; else what it was known by, without its content. */
   z.object({ type: z.literal("inbox"), row }),
   z.object({ type: z.literal("signal"), row }),
   z.object({ type: z.literal("blob"), sha256: sha, size_bytes: z.int().nonnegative(), media_type: z.string() }),

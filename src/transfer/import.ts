@@ -88,9 +88,11 @@ class Importer {
       case "events_end":
         return this.#eventsEnd(line);
       case "inbox":
-        return await this.#insert("inbox", { ...line.row, applied_seq: null });
+        return await this.#insert("inbox", line.row);
       case "signal":
         return await this.#insert("signals", line.row);
+      case "compaction":
+        return await this.#insert("compaction_tasks", { ...line.row, tenant: this.#tenant, worker_id: null });
       case "blob":
         this.#blob = { line, hash: createHash("sha256"), bytes: 0, n: 0 };
         return;
@@ -229,7 +231,7 @@ class Importer {
     this.#blob = undefined;
   }
 
-  async #insert(table: "runs" | "inbox" | "signals", row: Readonly<Record<string, unknown>>): Promise<void> {
+  async #insert(table: "runs" | "inbox" | "signals" | "compaction_tasks", row: Readonly<Record<string, unknown>>): Promise<void> {
     await this.#query(`insert into capstan.${table} select r.* from jsonb_populate_record(null::capstan.${table}, $1::jsonb) r`, [JSON.stringify(row)]);
   }
 

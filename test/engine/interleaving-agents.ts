@@ -36,7 +36,7 @@ const working = (name: string, effect: "read" | "once", approval?: Parameters<ty
     description: name,
     input: z.object({}),
     effect,
-    ...(approval === undefined ? {} : { approval: approval as true }),
+    ...(approval === undefined ? {} : { approval }),
     async execute(_, { runId, callId }) {
       if (job().isDead()) return await never;
       job().executed(runId, callId);

@@ -128,7 +128,17 @@ export class Sequence {
   async #newWorker(): Promise<Worker> {
     const { db, definitions } = this.lane;
     const clockMs = (): number => performance.now() + this.lane.offsetMs;
-    const id = await new WorkerStore(db, same).register({ pool: "turn", host: "test", pid: 1, version: "0", leaseMs: 2_000_000_000, slots: 1, agents: agents.map(({ name }) => name), tools: {}, eventVersions: {} });
+    const id = await new WorkerStore(db, same).register({
+      pool: "turn",
+      host: "test",
+      pid: 1,
+      version: "0",
+      leaseMs: 2_000_000_000,
+      slots: 1,
+      agents: agents.map(({ name }) => name),
+      tools: {},
+      eventVersions: {},
+    });
     const writer = new JournalWriter({ pool: db, workerId: () => id, named: same, log: silentLog, signal: never });
     const store = new PostgresJournalStore(db, same, writer, outage);
     const worker = { id, isDead: false } as Worker;
@@ -312,7 +322,9 @@ export class Sequence {
   /** What the database says, in the reference model's words; and which runs have a wish, and when. */
   async look(): Promise<{ readonly seen: Record<string, unknown>; readonly wished: ReadonlySet<string>; readonly held: readonly string[] }> {
     const { db } = this.lane;
-    const { rows } = await db.query<Row & { words: [string, number, never][]; inbox: { kind: string; payload: unknown }[]; waits: RawWait[]; wished: boolean }>(LOOK_SQL, [this.tenant]);
+    const { rows } = await db.query<Row & { words: [string, number, never][]; inbox: { kind: string; payload: unknown }[]; waits: RawWait[]; wished: boolean }>(LOOK_SQL, [
+      this.tenant,
+    ]);
     for (const row of rows) {
       const above = row.parent_run_id === null ? "" : (this.names.get(row.parent_run_id) as string);
       this.names.set(row.id, row.parent_run_id === null ? "r" : `${above}/${(row.parent_call ?? "").slice(1)}.${row.child_index}`);
@@ -327,7 +339,10 @@ export class Sequence {
         turn: row.turn,
         words: sortEnds(words),
         inbox: row.inbox.map(({ kind, payload }) => (kind === "input" ? (payload as string) : kind)),
-        waits: row.waits.filter(({ settled }) => !settled).map((wait) => `${wait.turn}.${wait.call_index} ${wait.kind}${wait.answered ? " answered" : ""}`).toSorted(),
+        waits: row.waits
+          .filter(({ settled }) => !settled)
+          .map((wait) => `${wait.turn}.${wait.call_index} ${wait.kind}${wait.answered ? " answered" : ""}`)
+          .toSorted(),
         task,
       };
       return [this.names.get(row.id) as string, shown] as const;

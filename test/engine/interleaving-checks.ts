@@ -27,7 +27,8 @@ export async function finalProblems(sequence: Sequence): Promise<string[]> {
     const found = [...report.problems, ...ofCalls(events, runId, sequence.executed), ...ofInputs(events), ...ofEnd(events)];
     const loaded = await reader.load(runId);
     if (loaded === undefined) found.push("cannot be loaded");
-    else if (shown(remember(loaded, 0).state) !== shown(fold(events))) found.push(`what a worker loads is not what the journal says:\n${shown(remember(loaded, 0).state)}\n${shown(fold(events))}`);
+    else if (shown(remember(loaded, 0).state) !== shown(fold(events)))
+      found.push(`what a worker loads is not what the journal says:\n${shown(remember(loaded, 0).state)}\n${shown(fold(events))}`);
     problems.push(...found.map((problem) => `${name}: ${problem}`));
   }
   const { rows: odd } = await db.query<{ what: string }>(ODD_SQL, [sequence.tenant]);
@@ -37,7 +38,23 @@ export async function finalProblems(sequence: Sequence): Promise<string[]> {
 /** The state that both ways of reading a run must agree on. */
 function shown({ status, waitReason, turn, phase, view, epoch, marker, compaction }: RunState): string {
   const task = compaction.task && { ...compaction.task };
-  return canonicalJson(JSON.parse(JSON.stringify({ status, waitReason, turn, phase: phase.kind, view, epoch, marker, task, pins: compaction.pins, wanted: compaction.wanted, applied: compaction.appliedTurns })) as JsonValue);
+  return canonicalJson(
+    JSON.parse(
+      JSON.stringify({
+        status,
+        waitReason,
+        turn,
+        phase: phase.kind,
+        view,
+        epoch,
+        marker,
+        task,
+        pins: compaction.pins,
+        wanted: compaction.wanted,
+        applied: compaction.appliedTurns,
+      }),
+    ) as JsonValue,
+  );
 }
 
 const onceTools = new Set(["once", "pay", "pay_soon"]);

@@ -1,3 +1,4 @@
+import * as require_fs from "node:fs";
 /** Plays one drawn sequence against the database and the reference model side by side, and compares after each action. */
 import fc from "fast-check";
 import { Sequence, type JobReport, type Lane, type Plan } from "./interleaving-bench.ts";
@@ -5,7 +6,23 @@ import { finalProblems } from "./interleaving-checks.ts";
 import { explore, runJob, type Choose } from "./reference-job.ts";
 import { act, callKinds, isEnded, needsWish, newRun, newWorld, seen, waitKind, type Act, type CallKind, type World } from "./reference-model.ts";
 
-const outside = ["send", "stop", "pause", "resume", "cancel", "compact", "compact_later", "signal", "signal_soon", "summarize", "answer", "tick", "outage", "pause_all", "resume_all"] as const;
+const outside = [
+  "send",
+  "stop",
+  "pause",
+  "resume",
+  "cancel",
+  "compact",
+  "compact_later",
+  "signal",
+  "signal_soon",
+  "summarize",
+  "answer",
+  "tick",
+  "outage",
+  "pause_all",
+  "resume_all",
+] as const;
 type Outside = (typeof outside)[number];
 
 /** Targets are drawn as numbers: which of the runs and waits that there are then. */
@@ -14,7 +31,9 @@ interface Draw {
   readonly target: number;
   readonly yes: boolean;
 }
-type Action = ({ readonly turn: number; readonly worker: number; readonly cut?: { readonly at: number; readonly crash?: boolean; readonly draw: Draw; readonly noticed: boolean } }) | { readonly draw: Draw };
+type Action =
+  | { readonly turn: number; readonly worker: number; readonly cut?: { readonly at: number; readonly crash?: boolean; readonly draw: Draw; readonly noticed: boolean } }
+  | { readonly draw: Draw };
 export interface Drawn {
   readonly interactive: boolean;
   readonly auto: boolean;
@@ -23,7 +42,21 @@ export interface Drawn {
 }
 
 const weights: Readonly<Record<Outside, number>> = {
-  send: 6, stop: 4, pause: 2, resume: 4, cancel: 1, compact: 2, compact_later: 2, signal: 2, signal_soon: 1, summarize: 4, answer: 10, tick: 2, outage: 1, pause_all: 1, resume_all: 3,
+  send: 6,
+  stop: 4,
+  pause: 2,
+  resume: 4,
+  cancel: 1,
+  compact: 2,
+  compact_later: 2,
+  signal: 2,
+  signal_soon: 1,
+  summarize: 4,
+  answer: 10,
+  tick: 2,
+  outage: 1,
+  pause_all: 1,
+  resume_all: 3,
 };
 const draw: fc.Arbitrary<Draw> = fc.record({
   what: fc.oneof(...outside.map((what) => ({ weight: weights[what], arbitrary: fc.constant(what) }))),
@@ -32,7 +65,7 @@ const draw: fc.Arbitrary<Draw> = fc.record({
 });
 const turn = { turn: fc.nat({ max: 5 }), worker: fc.nat({ max: 1 }) };
 const at = fc.nat({ max: 8 });
-const action: fc.Arbitrary<Action> = fc.oneof(
+const anyAction: fc.Arbitrary<Action> = fc.oneof(
   { weight: 10, arbitrary: fc.record(turn) },
   { weight: 3, arbitrary: fc.record({ ...turn, cut: fc.record({ at, crash: fc.constant(true), draw, noticed: fc.constant(false) }) }) },
   { weight: 5, arbitrary: fc.record({ ...turn, cut: fc.record({ at, draw, noticed: fc.boolean() }) }) },
@@ -43,7 +76,7 @@ export const sequence: fc.Arbitrary<Drawn> = fc.record({
   interactive: fc.boolean(),
   auto: fc.boolean(),
   script: fc.array(reply, { maxLength: 4 }),
-  actions: fc.array(action, { minLength: 6, maxLength: 30, size: "max" }),
+  actions: fc.array(anyAction, { minLength: 6, maxLength: 30, size: "max" }),
 });
 
 export async function play(lane: Lane, drawn: Drawn): Promise<void> {
@@ -51,7 +84,7 @@ export async function play(lane: Lane, drawn: Drawn): Promise<void> {
   try {
     await player.play();
   } finally {
-    await player.sequence.end();
+    require_fs.appendFileSync('/tmp/slow.txt', `ending\n`); await player.sequence.end(); require_fs.appendFileSync('/tmp/slow.txt', `ended\n`);
   }
 }
 
@@ -71,6 +104,7 @@ class Player {
   }
 
   async play(): Promise<void> {
+    require_fs.appendFileSync("/tmp/slow.txt", `play ${performance.now() | 0}\n`);
     const { interactive, auto, actions } = this.#drawn;
     await this.sequence.begin(`${interactive ? "talk" : "task"}${auto ? "-auto" : ""}`);
     await this.#compare("begin", (w) => void w, undefined);
@@ -81,7 +115,9 @@ class Player {
       } else await this.#turn(next);
     }
     await this.#drain();
+require_fs.appendFileSync('/tmp/slow.txt', `final ${this.sequence.tenant}\n`);
     const problems = await finalProblems(this.sequence);
+require_fs.appendFileSync('/tmp/slow.txt', `final done ${this.sequence.tenant}\n`);
     if (problems.length > 0) this.#fail(problems.join("\n"));
   }
 
@@ -90,7 +126,12 @@ class Player {
     const { names, waitIds } = this.sequence;
     const pick = (from: readonly string[]): string | undefined => from[target % Math.max(1, from.length)];
     if (what === "answer") {
-      const wait = pick([...waitIds].filter(([, { kind }]) => kind !== "timer" && kind !== "children").map(([name]) => name).toSorted());
+      const wait = pick(
+        [...waitIds]
+          .filter(([, { kind }]) => kind !== "timer" && kind !== "children")
+          .map(([name]) => name)
+          .toSorted(),
+      );
       return wait === undefined ? undefined : { do: "answer", wait, yes };
     }
     if (what === "tick" || what === "outage" || what === "pause_all" || what === "resume_all") return { do: what };
@@ -115,8 +156,13 @@ class Player {
 
   async #job(runId: string, worker: number, plan: Plan | undefined): Promise<void> {
     const name = this.sequence.names.get(runId) as string;
+    require_fs.appendFileSync(
+      "/tmp/slow.txt",
+      `job ${this.sequence.tenant} ${JSON.stringify(plan)} ${name} ${JSON.stringify(this.#drawn.script)} ${JSON.stringify(this.#worlds[0])} ${this.#trace.join("|")}\n`,
+    );
     const report: JobReport = await this.sequence.job(runId, worker, plan);
     const { fired } = report;
+    require_fs.appendFileSync("/tmp/slow.txt", `job ${this.sequence.tenant} done ${JSON.stringify(fired)}\n`);
     const told = `job of ${name} on ${worker}${fired === undefined ? "" : ` cut by ${JSON.stringify(fired)}`}`;
     this.#trace.push(told);
     if (report.failure !== undefined) this.#fail(`the job failed: ${String((report.failure as Error).stack)}`);
@@ -132,8 +178,15 @@ class Player {
         return { w, outcome: step(w, choose) ?? undefined };
       }),
     );
-    const t1 = performance.now() - t0; if (t1 > 300) console.error('SLOW', t1, this.#worlds.length, ends.length, this.#trace.at(-1), JSON.stringify(this.#drawn.script), JSON.stringify(this.#worlds[0]));
+    const t1 = performance.now() - t0;
+    if (t1 > 300)
+      require_fs.appendFileSync(
+        "/tmp/slow.txt",
+        [t1, this.#worlds.length, ends.length, this.#trace.at(-1), JSON.stringify(this.#drawn.script), JSON.stringify(this.#worlds[0])].join(" ") + "\n",
+      );
+require_fs.appendFileSync('/tmp/slow.txt', `explored ${this.sequence.tenant}\n`);
     const { seen: actual, wished, held } = await this.sequence.look();
+require_fs.appendFileSync('/tmp/slow.txt', `looked ${this.sequence.tenant}\n`);
     if (this.sequence.failures.length > 0) this.#fail(`the engine failed: ${describe(this.sequence.failures)}`);
     if (held.length > 0) this.#fail(`still held: ${held.join(", ")}`);
     const text = JSON.stringify(actual);
@@ -143,8 +196,10 @@ class Player {
       this.#fail(`outcome ${outcome}; the database has\n${JSON.stringify(actual, undefined, 1)}\nthe model has (of ${ends.length}), in what differs:\n${shown.join("\n")}`);
     }
     this.#worlds = [...new Map(fitting.map(({ w }) => [JSON.stringify({ ...w, ids: 0 }), w])).values()].slice(0, 32);
+require_fs.appendFileSync('/tmp/slow.txt', `matched ${this.sequence.tenant}\n`);
     for (const name of Object.keys(actual)) {
-      if (this.#worlds.every((w) => needsWish(w, w.runs[name] as never)) && !wished.has(name)) this.#fail(`run ${name} should go on and has no wish: ${JSON.stringify(actual[name])}`);
+      if (this.#worlds.every((w) => needsWish(w, w.runs[name] as never)) && !wished.has(name))
+        this.#fail(`run ${name} should go on and has no wish: ${JSON.stringify(actual[name])}`);
     }
   }
 
@@ -190,13 +245,17 @@ class Player {
   }
 
   #fail(what: string): never {
-    throw new Error(`${what}\nscript ${JSON.stringify(this.#drawn.script)}${this.#drawn.interactive ? ", interactive" : ""}${this.#drawn.auto ? ", auto" : ""}\n${this.#trace.join("\n")}`);
+    throw new Error(
+      `${what}\nscript ${JSON.stringify(this.#drawn.script)}${this.#drawn.interactive ? ", interactive" : ""}${this.#drawn.auto ? ", auto" : ""}\n${this.#trace.join("\n")}`,
+    );
   }
 }
 
 function difference(model: Record<string, unknown>, actual: Record<string, unknown>): string {
   const names = new Set([...Object.keys(model), ...Object.keys(actual)]);
-  return JSON.stringify(Object.fromEntries([...names].filter((name) => JSON.stringify(model[name]) !== JSON.stringify(actual[name])).map((name) => [name, model[name] ?? "absent"])));
+  return JSON.stringify(
+    Object.fromEntries([...names].filter((name) => JSON.stringify(model[name]) !== JSON.stringify(actual[name])).map((name) => [name, model[name] ?? "absent"])),
+  );
 }
 
 function describe(failures: readonly unknown[]): string {

@@ -3,7 +3,26 @@
  * compaction is worth it, which results are recorded together, at which commit it was interrupted) the model asks
  * `choose`, and every choice is tried.
  */
-import { act, end, hand, isEnded, isOver, leave, nameOfWait, newRun, spawned, childScripts, SPAWN_CONCURRENCY, waitKind, type Act, type Call, type Engine, type Item, type Run, type World } from "./reference-model.ts";
+import {
+  act,
+  end,
+  hand,
+  isEnded,
+  isOver,
+  leave,
+  nameOfWait,
+  newRun,
+  spawned,
+  childScripts,
+  SPAWN_CONCURRENCY,
+  waitKind,
+  type Act,
+  type Call,
+  type Engine,
+  type Item,
+  type Run,
+  type World,
+} from "./reference-model.ts";
 
 export type Choose = (options: number) => number;
 /** Came in the middle of the job. `noticed`: the worker has looked for calls from outside right after it. */
@@ -26,7 +45,9 @@ export class Impossible extends Error {}
 export function explore<T>(step: (choose: Choose) => T): T[] {
   const ends: T[] = [];
   const tape: { taken: number; of: number }[] = [];
+  const t0 = performance.now();
   for (;;) {
+    if (performance.now() - t0 > 20000) throw new Error("LOOP explore " + ends.length + JSON.stringify(tape));
     let at = 0;
     try {
       ends.push(
@@ -69,7 +90,7 @@ const engineOf = ({ state, reason, turn, phase, calls, words, crashes, retryAt, 
 
 class Job {
   readonly w: World;
-  readonly run_: Run;
+  readonly modelRun: Run;
   readonly choose: Choose;
   readonly interruption: Interruption | undefined;
   fired = false;
@@ -86,7 +107,7 @@ class Job {
 
   constructor(w: World, run: Run, choose: Choose, interruption: Interruption | undefined) {
     this.w = w;
-    this.run_ = run;
+    this.modelRun = run;
     this.choose = choose;
     this.interruption = interruption;
   }
@@ -99,8 +120,8 @@ class Job {
       } catch (error) {
         if (error instanceof Left) return;
         if (!(error instanceof InboxWaits)) throw error;
-        if (this.run_.held) {
-          this.run_.held = false;
+        if (this.modelRun.held) {
+          this.modelRun.held = false;
           return;
         }
       }
@@ -108,9 +129,9 @@ class Job {
   }
 
   #load(): void {
-    this.d = engineOf(this.run_);
+    this.d = engineOf(this.modelRun);
     this.#drop();
-    this.#pending = this.run_.inbox.length;
+    this.#pending = this.modelRun.inbox.length;
     // A warm memory may not know of what has come; a request that is made again does not ask.
     if (this.#pending > 0 && (this.d.phase === "requested" || this.d.phase === "failed") && this.choose(2) === 1) this.#pending = 0;
   }
@@ -123,16 +144,18 @@ class Job {
   }
 
   /** A place at which others may come in between. */
+  #points = 0;
   #point(): void {
+    if (++this.#points > 500) throw new Error("LOOP job " + JSON.stringify(this.w));
     if (this.interruption === undefined || this.fired || this.choose(2) === 0) return;
     this.fired = true;
     if ("crash" in this.interruption) throw new Crashed();
     this.outcome = act(this.w, this.interruption.act);
-    if (this.interruption.noticed && this.run_.interactive && this.run_.held && this.run_.inbox.some(({ kind }) => kind === "stop")) this.#aborted = true;
+    if (this.interruption.noticed && this.modelRun.interactive && this.modelRun.held && this.modelRun.inbox.some(({ kind }) => kind === "stop")) this.#aborted = true;
   }
 
   #see(): readonly Item[] {
-    return this.#pending > 0 || this.#aborted ? this.run_.inbox.filter(({ id }) => !this.#consumed.has(id)) : [];
+    return this.#pending > 0 || this.#aborted ? this.modelRun.inbox.filter(({ id }) => !this.#consumed.has(id)) : [];
   }
 
   #stage(change: (d: Engine) => void): void {
@@ -140,9 +163,16 @@ class Job {
     this.#staged = true;
   }
 
-  #commit({ release = false, most, turnDone = false, stops = false, ends = false, onEnded = false }: { release?: boolean; most?: number; turnDone?: boolean; stops?: boolean; ends?: boolean; onEnded?: boolean } = {}): void {
+  #commit({
+    release = false,
+    most,
+    turnDone = false,
+    stops = false,
+    ends = false,
+    onEnded = false,
+  }: { release?: boolean; most?: number; turnDone?: boolean; stops?: boolean; ends?: boolean; onEnded?: boolean } = {}): void {
     this.#point();
-    const { w, run_: run } = this;
+    const { w, modelRun: run } = this;
     if (isEnded(run) && !onEnded) throw new Left();
     if (!run.held && (run.paused || w.tenantPaused)) throw new Left();
     const left = run.inbox.filter(({ id }) => !this.#consumed.has(id));
@@ -163,12 +193,19 @@ class Job {
   }
 
   #makeWait(index: number, { kind }: Call): void {
-    const { w, run_: run } = this;
+    const { w, modelRun: run } = this;
     const name = nameOfWait(run.name, run.turn, index);
     const children = kind === "spawn1" || kind === "spawn3" ? spawned[kind] : [];
     w.waits[name] = { run: run.name, turn: run.turn, index, kind, madeAt: w.hour, answered: false, settled: false, pending: children.length };
     children.forEach((child, n) => {
-      const made = newRun({ name: `${name}.${n}`, parent: { run: run.name, turn: run.turn, index }, script: childScripts[child], interactive: false, auto: false, heldBack: n >= SPAWN_CONCURRENCY });
+      const made = newRun({
+        name: `${name}.${n}`,
+        parent: { run: run.name, turn: run.turn, index },
+        script: childScripts[child],
+        interactive: false,
+        auto: false,
+        heldBack: n >= SPAWN_CONCURRENCY,
+      });
       w.runs[made.name] = made;
     });
     if (run.kept.includes(kind)) {
@@ -178,7 +215,7 @@ class Job {
   }
 
   #drive(): void {
-    const { run_: run, d } = this;
+    const { modelRun: run, d } = this;
     if (isEnded(run)) return this.#compactEnded();
     if (run.paused) return;
     if (d.phase === "calling") {
@@ -194,7 +231,7 @@ class Job {
   }
 
   #compactEnded(): void {
-    const { run_: run } = this;
+    const { modelRun: run } = this;
     if (this.#pending === 0 || run.paused) return;
     for (const item of run.inbox) {
       this.#consumed.add(item.id);
@@ -219,11 +256,11 @@ class Job {
   }
 
   #stopItem(): Item | undefined {
-    return this.run_.interactive ? this.#see().find(({ kind }) => kind === "stop") : undefined;
+    return this.modelRun.interactive ? this.#see().find(({ kind }) => kind === "stop") : undefined;
   }
 
   #boundary(): Outcome {
-    const { w, run_: run } = this;
+    const { w, modelRun: run } = this;
     const waited = this.d.state === "waiting" ? this.d.reason : undefined;
     const news = this.#see();
     if (waited === "crash_loop") return REST;
@@ -235,8 +272,9 @@ class Job {
     const task = this.d.task;
     if (this.d.phase === "boundary" || this.d.phase === "answered") this.#apply(news);
     if (waited !== undefined && waited !== "retry" && this.d.state === "waiting") {
-      const isOver = waited === "compaction" ? this.d.task === undefined : waited === "context_exhausted" && task !== undefined && this.d.task === undefined && this.choose(2) === 1;
-      if (!isOver) {
+      const hasEnded =
+        waited === "compaction" ? this.d.task === undefined : waited === "context_exhausted" && task !== undefined && this.d.task === undefined && this.choose(2) === 1;
+      if (!hasEnded) {
         if (this.#staged) this.#commit({ release: true });
         return REST;
       }
@@ -250,7 +288,7 @@ class Job {
   /** Whether there is something to compact is not for this model to say. */
   #compactBefore(): Outcome {
     const { d } = this;
-    const isLively = this.run_.auto || this.run_.script.some((calls) => calls.includes("compact"));
+    const isLively = this.modelRun.auto || this.modelRun.script.some((calls) => calls.includes("compact"));
     if (!isLively && d.task === undefined) return GO_ON;
     if (d.task !== undefined) {
       if (d.task.prepared && this.choose(2) === 1) d.task = undefined;
@@ -277,7 +315,7 @@ class Job {
   }
 
   #ask(): Outcome {
-    const { w, run_: run } = this;
+    const { w, modelRun: run } = this;
     const isAgain = this.d.phase === "requested" || this.d.phase === "failed";
     this.#stage((d) => {
       if (!isAgain) d.turn++;
@@ -315,7 +353,7 @@ class Job {
 
   /** "go_on" means one more turn. */
   #afterAnswer(): Outcome {
-    const { run_: run } = this;
+    const { modelRun: run } = this;
     if (this.#see().length > 0) {
       if (this.#staged) this.#commit();
       this.#apply(this.#see());
@@ -336,7 +374,7 @@ class Job {
       this.#staged = before.staged;
       this.#pending = run.inbox.length;
       if (this.#staged) this.#commit({ turnDone: true });
-      this.#apply(this.run_.inbox.filter(({ id }) => !this.#consumed.has(id)));
+      this.#apply(this.modelRun.inbox.filter(({ id }) => !this.#consumed.has(id)));
       if (this.d.phase !== "answered") return GO_ON;
     }
   }
@@ -361,7 +399,7 @@ class Job {
   }
 
   #isOverdue(index: number): boolean {
-    const wait = this.w.waits[nameOfWait(this.run_.name, this.d.turn, index)];
+    const wait = this.w.waits[nameOfWait(this.modelRun.name, this.d.turn, index)];
     return wait !== undefined && isOver(this.w, wait);
   }
 
@@ -371,13 +409,13 @@ class Job {
     const left = news.length - answers.length;
     for (const item of answers) {
       this.#consumed.add(item.id);
-      const found = this.#open().find(([index, { state }]) => state === "waiting" && nameOfWait(this.run_.name, this.d.turn, index) === item.wait);
+      const found = this.#open().find(([index, { state }]) => state === "waiting" && nameOfWait(this.modelRun.name, this.d.turn, index) === item.wait);
       if (found === undefined) continue;
-      this.#answer(found[0], item.said === "yes" ? "ok" : { approval: "APPROVAL_DENIED", question: "ANSWER_DECLINED" }[waitKind(found[1].kind) as "approval"] ?? "TOOL_FAILED");
+      this.#answer(found[0], item.said === "yes" ? "ok" : ({ approval: "APPROVAL_DENIED", question: "ANSWER_DECLINED" }[waitKind(found[1].kind) as "approval"] ?? "TOOL_FAILED"));
     }
     const overdue = this.#open().filter(([index, { state }]) => state === "waiting" && this.#isOverdue(index));
     if (overdue.length > 0) {
-      if (this.run_.held && this.#staged) this.#commit();
+      if (this.modelRun.held && this.#staged) this.#commit();
       for (const [index, { kind }] of overdue) this.#answer(index, kind === "nap" ? "ok" : kind === "pay_soon" ? "APPROVAL_DENIED" : "WAIT_EXPIRED");
       this.#commit({ most: left });
     }
@@ -386,7 +424,7 @@ class Job {
 
   #answer(index: number, how: string): void {
     const call = this.d.calls[index] as Call;
-    this.#settled.push(nameOfWait(this.run_.name, this.d.turn, index));
+    this.#settled.push(nameOfWait(this.modelRun.name, this.d.turn, index));
     if (waitKind(call.kind) === "approval" && how === "ok") {
       this.#stage((d) => (d.calls[index] = { ...call, state: "open", approved: true }));
     } else this.#end(index, how);
@@ -405,7 +443,7 @@ class Job {
       for (const [index, { state }] of this.#open()) if (state === "announced") this.#end(index, "interrupted");
     }
     this.#take(news);
-    if (!this.run_.held) this.#commit();
+    if (!this.modelRun.held) this.#commit();
     const early = news.find(({ kind }) => kind === "stop");
     if (early !== undefined) return this.#stopTurn(early);
     for (;;) {
@@ -441,7 +479,7 @@ class Job {
     this.#waits = before.waits;
     this.#settled = before.settled;
     this.#consumed = before.consumed;
-    this.#pending = this.run_.inbox.length;
+    this.#pending = this.modelRun.inbox.length;
     if (this.#staged) this.#commit({ turnDone: true });
     return false;
   }
@@ -483,7 +521,7 @@ class Job {
   }
 
   #stopTurn(stop: Item): typeof REST {
-    const { run_: run } = this;
+    const { modelRun: run } = this;
     if (run.held && this.#staged) this.#commit();
     const others = run.inbox.filter(({ id }) => id !== stop.id && !this.#consumed.has(id));
     const answers = others.filter(({ kind }) => kind === "wait");

@@ -246,7 +246,13 @@ export function end(w: World, run: Run, state: "completed" | "cancelled"): void 
   if (parent === undefined || above === undefined || wait === undefined || isEnded(above) || wait.settled || wait.pending === 0) return;
   wait.pending--;
   if (wait.pending === 0) return hand(w, nameOfWait(parent.run, parent.turn, parent.index), true);
-  const next = Object.values(w.runs).find((sibling) => sibling.heldBack && !isEnded(sibling) && sibling.parent !== undefined && nameOfWait(sibling.parent.run, sibling.parent.turn, sibling.parent.index) === nameOfWait(parent.run, parent.turn, parent.index));
+  const next = Object.values(w.runs).find(
+    (sibling) =>
+      sibling.heldBack &&
+      !isEnded(sibling) &&
+      sibling.parent !== undefined &&
+      nameOfWait(sibling.parent.run, sibling.parent.turn, sibling.parent.index) === nameOfWait(parent.run, parent.turn, parent.index),
+  );
   if (next !== undefined) next.heldBack = false;
 }
 
@@ -282,22 +288,25 @@ export function needsWish(w: World, run: Run): boolean {
 export function seen(w: World): Record<string, unknown> {
   return Object.fromEntries(
     Object.values(w.runs)
-      .map((run) => [
-        run.name,
-        {
-          state: run.state,
-          reason: run.reason ?? null,
-          paused: run.paused,
-          turn: run.turn,
-          words: sortEnds(run.words),
-          inbox: run.inbox.map(({ kind, text }) => text ?? kind),
-          waits: Object.values(w.waits)
-            .filter((wait) => wait.run === run.name && !wait.settled)
-            .map(({ turn, index, kind, answered }) => `${turn}.${index} ${waitKind(kind)}${answered ? " answered" : ""}`)
-            .toSorted(),
-          task: run.task === undefined ? "none" : run.task.prepared ? "prepared" : "open",
-        },
-      ] as const)
+      .map(
+        (run) =>
+          [
+            run.name,
+            {
+              state: run.state,
+              reason: run.reason ?? null,
+              paused: run.paused,
+              turn: run.turn,
+              words: sortEnds(run.words),
+              inbox: run.inbox.map(({ kind, text }) => text ?? kind),
+              waits: Object.values(w.waits)
+                .filter((wait) => wait.run === run.name && !wait.settled)
+                .map(({ turn, index, kind, answered }) => `${turn}.${index} ${waitKind(kind)}${answered ? " answered" : ""}`)
+                .toSorted(),
+              task: run.task === undefined ? "none" : run.task.prepared ? "prepared" : "open",
+            },
+          ] as const,
+      )
       .toSorted(([a], [b]) => (a < b ? -1 : 1)),
   );
 }

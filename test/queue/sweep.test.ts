@@ -21,7 +21,7 @@ const falterHeartbeat = (id: string) => db.query("update capstan.workers set hea
 const wishes = async (runId: string) => (await db.query("select ready from capstan.wishes where run_id = $1", [runId])).rows;
 
 async function heldRun() {
-  const holder = await bench.worker({ leaseMs: 5_000 });
+  const holder = await bench.worker({ leaseMs: 600_000 });
   const runId = await bench.enqueue();
   await holder.store.append(claim(runId));
   await db.query("delete from capstan.wishes where run_id = $1", [runId]);

@@ -485,6 +485,7 @@ CREATE UNIQUE INDEX runs_idempotency ON capstan.runs USING btree (tenant, idempo
 CREATE INDEX runs_input_waits ON capstan.runs USING btree (id) WHERE ((state = 'waiting'::text) AND (inbox_pending > 0))
 CREATE UNIQUE INDEX runs_pkey ON capstan.runs USING btree (id)
 CREATE INDEX runs_waiting ON capstan.runs USING btree (wait_reason, agent) WHERE (state = 'waiting'::text)
+CREATE INDEX runs_wake ON capstan.runs USING btree (wake_at) WHERE ((state = 'waiting'::text) AND (wake_at IS NOT NULL))
 CREATE INDEX schedules_due ON capstan.schedules USING btree (next_at) WHERE ((NOT paused) AND (next_at IS NOT NULL))
 CREATE UNIQUE INDEX schedules_tenant_name_pk ON capstan.schedules USING btree (tenant, name)
 CREATE UNIQUE INDEX signals_dedupe ON capstan.signals USING btree (run_id, dedupe_key) WHERE (dedupe_key IS NOT NULL)
@@ -588,10 +589,12 @@ begin
     raise exception 'run % is in the middle of a turn', compact_run.run_id using errcode = 'KC007', hint = 'Ask for it at the next boundary, or again when the run rests.';
   end if;
   select i.id into v_id from capstan.inbox i where i.run_id = compact_run.run_id and i.kind = 'compact' and i.applied_seq is null;
-  if found then return v_id; end if;
-  v_id := capstan.uuid_v7();
-  insert into capstan.inbox (id, run_id, at, kind, payload, actor) values (v_id, compact_run.run_id, capstan.now(), 'compact', '{}', compact_run.actor);
-  update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = capstan.now() where id = compact_run.run_id;
+  if not found then
+    v_id := capstan.uuid_v7();
+    insert into capstan.inbox (id, run_id, at, kind, payload, actor) values (v_id, compact_run.run_id, capstan.now(), 'compact', '{}', compact_run.actor);
+    update capstan.runs set inbox_pending = inbox_pending + 1, updated_at = capstan.now() where id = compact_run.run_id;
+  end if;
+  -- Also for one that was asked for before: the wish that it had went with the run's end.
   if v_run.finished_at is not null or (v_run.state = 'waiting' and v_run.wait_reason in ('input', 'compaction', 'context_exhausted')) then perform capstan.wish_for(v_run, capstan.now()); end if;
   return v_id;
 end $function$
@@ -1130,6 +1133,8 @@ begin
     from capstan.events e join capstan.runs r on r.id = e.run_id
     where e.run_id = land_run.run_id and e.type = 'compaction.requested' and r.finished_at is null
       and not exists (select from capstan.events o where o.run_id = e.run_id and o.seq > e.seq and o.type in ('compaction.failed', 'context.compacted') and o.payload ->> 'task_id' = e.payload ->> 'task_id')
+      -- One whose summary is made has come along.
+      and not exists (select from capstan.compaction_tasks t where t.id = (e.payload ->> 'task_id')::uuid)
     order by e.seq desc limit 1;
   if found then perform capstan.notify_wish('summarize'); end if;
   update capstan.runs r set paused = land_run.paused, updated_at = v_now,
@@ -1617,7 +1622,14 @@ CREATE OR REPLACE FUNCTION capstan.wish_again(run capstan.runs)
  LANGUAGE plpgsql
 AS $function$
 begin
-  if run.finished_at is not null or run.worker_id is not null or (run.state = 'queued' and run.run_at > capstan.now()) then return; end if;
+  if run.worker_id is not null or (run.state = 'queued' and run.run_at > capstan.now()) then return; end if;
+  if run.finished_at is not null then
+    -- Ended while it was paused, or after: only a compaction is still to be done for it.
+    if run.inbox_pending > 0 and exists (select from capstan.inbox i where i.run_id = run.id and i.applied_seq is null and i.kind in ('compact', 'compaction')) then
+      perform capstan.wish_for(run, capstan.now());
+    end if;
+    return;
+  end if;
   if run.state in ('queued', 'running') or run.inbox_pending > 0 then
     -- One that waits for an elder sibling goes on waiting for it.
     if not exists (select from capstan.wishes w where w.run_id = run.id) then perform capstan.wish_for(run, capstan.now()); end if;

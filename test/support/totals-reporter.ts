@@ -20,7 +20,7 @@ export default class TotalsReporter implements Reporter {
   }
 
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly SerializedError[]): void {
-    const line = `${formatTotals(countTotals(modules, unhandledErrors.length))}\n`;
+    const line = `${flakyLines(modules)}${formatTotals(countTotals(modules, unhandledErrors.length))}\n`;
     // The other reporters and the teardown of the servers still print after this; at exit nobody does.
     if (this.watching) process.stdout.write(line);
     else process.once("exit", () => writeSync(1, line));
@@ -29,6 +29,14 @@ export default class TotalsReporter implements Reporter {
 
 export function formatTotals({ passed, failed, skipped }: Totals): string {
   return `${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ""}`;
+}
+
+/** CAPSTAN_TEST_RETRY makes a failed test once more; one that passes then is no failure, and is not passed over either. */
+function flakyLines(modules: readonly TestModule[]): string {
+  const flaky = modules.flatMap((module) =>
+    [...module.children.allTests()].filter((test) => test.diagnostic()?.flaky === true).map((test) => `${module.relativeModuleId} > ${test.fullName}`),
+  );
+  return flaky.map((name) => `passed only when it was made again: ${name}\n`).join("");
 }
 
 function countTotals(modules: readonly TestModule[], unhandledErrors: number): Totals {
