@@ -8,6 +8,7 @@ import { replacedBy } from "../domain/compaction/fold.ts";
 import { MAX_QUOTA_WAIT_HARD_MS, MAX_QUOTA_WAIT_MS } from "../domain/compaction/patience.ts";
 import { compactionPolicy } from "../domain/compaction/policy.ts";
 import { hasContextTool } from "../domain/definition.ts";
+import { effectiveDefinition } from "../domain/effective-definition.ts";
 import type { CompactionReason } from "../domain/compaction/types.ts";
 import { grantsOf } from "../domain/grants.ts";
 import type { RunState } from "../domain/fold.ts";
@@ -56,8 +57,9 @@ export async function performTask(taskId: string, deps: TaskDeps): Promise<void>
   if (loaded === undefined) return await fail("superseded", { message: "the run is gone" });
   const { state } = remember(loaded, 0);
   if (state.epoch !== task.viewEpoch) return await fail("superseded", { view_epoch: state.epoch });
-  const definition = state.definitionSha === undefined ? undefined : await deps.definitions.get(state.definitionSha);
-  if (definition === undefined) return await fail("agent_gone", { definition_sha: state.definitionSha ?? null });
+  const stored = state.definitionSha === undefined ? undefined : await deps.definitions.get(state.definitionSha);
+  if (stored === undefined) return await fail("agent_gone", { definition_sha: state.definitionSha ?? null });
+  const definition = effectiveDefinition(stored, state);
 
   const span = spanOf(state, task);
   const pinned = task.request.cut.keep_first ? inputMessage(state.input) : undefined;

@@ -3,6 +3,7 @@
  * lets it rest, or says what to ask the model next. Cancel does not wait for this: it ends a run at once, from anywhere.
  */
 import type { AgentDefinition } from "../domain/definition.ts";
+import { effectiveDefinition } from "../domain/effective-definition.ts";
 import { decideAnswer, modelFor } from "../domain/decide.ts";
 import type { WaitReason } from "../domain/event.ts";
 import type { JsonObject } from "../domain/json.ts";
@@ -180,7 +181,7 @@ export async function prepareAgent(turn: Turn): Promise<{ kind: "ready"; definit
       return await park(turn, "agent_missing", { missing: sha === undefined ? `agent ${state.agent} has no promoted definition` : `definition ${sha} is not stored` });
     const problem = mismatch(found.definition, code);
     if (problem !== undefined) return await park(turn, "agent_missing", { missing: problem, definition_sha: found.sha });
-    memory.definition = turn.definitionOf(found.definition);
+    memory.definition = effectiveDefinition(found.definition, state);
     if (sha === undefined) session.stage("run.pinned", { definition_sha: found.sha });
   }
   const { definition } = memory;
@@ -210,6 +211,8 @@ async function applyInbox(
   const wasWaiting = session.state.waitReason === "input";
   const items = await deps.store.pendingInbox(session.memory.row.id, INBOX_BATCH);
   for (const item of items) {
+    // Taken, not committed yet, and so still shown: taken twice it would be counted twice, and no append would go through.
+    if (session.hasTaken(item.id)) continue;
     if (await applyCompactionItem(turn, item, definition, model)) continue;
     if (onlyCompaction) continue;
     if (item.kind !== "input") {

@@ -3,6 +3,7 @@
  * is appended are the events of the compaction, each under a claim that is given back in the same commit.
  */
 import type { AgentDefinition } from "../domain/definition.ts";
+import { effectiveDefinition } from "../domain/effective-definition.ts";
 import { CapstanError } from "../domain/error.ts";
 import { INBOX_BATCH } from "./boundary.ts";
 import { applyCompactionItem } from "./compaction-step.ts";
@@ -40,7 +41,7 @@ async function prepare(turn: Turn): Promise<Prepared> {
   const { definitionSha: sha, agent } = session.state;
   const stored = sha === undefined ? undefined : await deps.definitions.get(sha);
   if (stored === undefined) return { kind: "gone", message: `agent ${agent} has no definition ${sha ?? "that the run was pinned to"}` };
-  const definition = turn.definitionOf(stored);
+  const definition = effectiveDefinition(stored, session.state);
   try {
     const model = deps.models.resolve(definition.model, session.memory.row.tenant);
     session.memory.definition = definition;

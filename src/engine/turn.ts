@@ -8,11 +8,8 @@
  */
 import { LeaseLostError, RunFinishedError, RunMissingError, SeqConflictError } from "../domain/append-error.ts";
 import { CapstanError, recordError } from "../domain/error.ts";
-import { mergeCompaction } from "../domain/compaction/policy.ts";
-import type { AgentDefinition } from "../domain/definition.ts";
 import { callStepKey } from "../domain/event.ts";
 import type { TurnPhase } from "../domain/fold.ts";
-import { grantsOf, narrowGrants } from "../domain/grants.ts";
 import { isTerminal } from "../domain/run.ts";
 import { EventInvalidError, EventUnknownError, JournalDamagedError } from "../domain/upcast.ts";
 import { atBoundary } from "./boundary.ts";
@@ -212,18 +209,6 @@ export class Turn {
     if (after !== undefined && after !== before) hitFailpoint("compaction.committed");
     if (now !== epoch) hitFailpoint("marker.committed");
     this.#committed();
-  }
-
-  /** The definition as it holds for this run: with the compaction that was set for it alone, and no more than it was handed down. */
-  definitionOf(stored: AgentDefinition): AgentDefinition {
-    const { ownCompaction, handedDown } = this.session.state;
-    if (ownCompaction === undefined && handedDown === undefined) return stored;
-    const compaction = mergeCompaction(stored.compaction, ownCompaction);
-    return {
-      ...stored,
-      ...(compaction === undefined ? {} : { compaction }),
-      ...(handedDown === undefined ? {} : { grants: narrowGrants(grantsOf(stored), handedDown) }),
-    };
   }
 
   /** Records how a call ended; `by` says who answered one that waited. */

@@ -17,6 +17,9 @@ export class ExportUnknownRunError extends CapstanError {
 }
 
 const EVENTS_PER_PAGE = 500;
+/** A page ends with the event that reaches this: events may have megabytes. */
+const BYTES_PER_PAGE = 4_194_304;
+const ROWS_PER_FETCH = 10;
 
 /**
  * The lines without their newlines. Throws ExportBusyError unless the run rests at a boundary: it awaits input, is paused
@@ -98,9 +101,9 @@ async function* segmentLines(client: pg.PoolClient, named: (text: string) => str
   const own = new LineDigest();
   for (let seq = 0; seq < lastSeq;) {
     const page = await client.query<{ seq: number; row: Record<string, unknown>; payload: string }>(
-      named(
-        `select e.seq, to_jsonb(e) - 'payload' as row, e.payload::text as payload from capstan.events e where e.run_id = $1 and e.seq > $2 and e.seq <= $3 order by e.seq limit ${EVENTS_PER_PAGE}`,
-      ),
+      named(`with page as (
+               select e.seq, sum(e.size) over (order by e.seq) - e.size as before from capstan.events e where e.run_id = $1 and e.seq > $2 and e.seq <= $3 order by e.seq limit ${EVENTS_PER_PAGE})
+             select e.seq, to_jsonb(e) - 'payload' as row, e.payload::text as payload from page p join capstan.events e on e.run_id = $1 and e.seq = p.seq where p.before < ${BYTES_PER_PAGE} order by e.seq`),
       [runId, seq, lastSeq],
     );
     if (page.rows.length === 0) throw new Error(`run ${runId} has no event ${seq + 1}: its journal is damaged`);
@@ -133,7 +136,13 @@ async function* blobs(client: pg.PoolClient, named: (text: string) => string, li
   }
 }
 
+/** By a cursor: a thousand signals may be kept, each of a megabyte. One at a time; the end of the transaction closes it in any case. */
 async function* rowsOf(client: pg.PoolClient, text: string, runId: string): AsyncGenerator<Record<string, unknown>> {
-  const { rows } = await client.query<{ row: Record<string, unknown> }>(text, [runId]);
-  for (const { row } of rows) yield row;
+  await client.query(`declare capstan_export no scroll cursor for ${text}`, [runId]);
+  for (;;) {
+    const { rows } = await client.query<{ row: Record<string, unknown> }>(`fetch ${ROWS_PER_FETCH} from capstan_export`);
+    for (const { row } of rows) yield row;
+    if (rows.length < ROWS_PER_FETCH) break;
+  }
+  await client.query("close capstan_export");
 }

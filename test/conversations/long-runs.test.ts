@@ -173,8 +173,6 @@ describe("an autonomous run that compacts itself and moves on the way", () => {
 
 describe("a run that starts others", () => {
   const policy = policyOf("openai");
-  // A model that a parent's policy names must be granted to the child as well: its own definition does not name it.
-  const grants = ["model:openai:*", "tool:*", "agent:*", "summarizer:*"];
   const SPAWNED_AT = 3;
   let from = 0;
   const made = (name: string, compaction: CompactionPolicy, spawns?: string): LongRun => {
@@ -182,7 +180,7 @@ describe("a run that starts others", () => {
     from = taken.next;
     const alone = autonomous(taken.conversation);
     const conversation = spawns === undefined ? alone : withCall(alone, SPAWNED_AT, "agent", { op: "spawn", agent: spawns, input: taskOf(clerks.get(spawns) as LongRun) });
-    return longRun(conversation, { name, provider: "openai", compaction, grants, ...(spawns === undefined ? {} : { spawn: { agents: [spawns] } }) });
+    return longRun(conversation, { name, provider: "openai", compaction, ...(spawns === undefined ? {} : { spawn: { agents: [spawns] } }) });
   };
   const taskOf = ({ conversation }: LongRun): string => (recorded(conversation)[0] as { text: string }).text;
   const clerks = new Map<string, LongRun>();

@@ -95,7 +95,6 @@ export interface LongRunSpec {
   readonly interactive?: boolean;
   readonly engineTools?: readonly Tool[];
   readonly spawn?: { readonly agents: readonly string[] };
-  readonly grants?: readonly string[];
 }
 
 /** Turn and place name the recorded call: a turn of these runs is one answer. */

@@ -28,12 +28,15 @@ import { WorkerStore } from "../../src/store/workers.ts";
 import { silentLog } from "../../src/telemetry/log.ts";
 import { noTracing } from "../../src/telemetry/no-tracing.ts";
 import { agents, atWork, models, summarizers, type Job } from "./interleaving-agents.ts";
+import { LOOK_SQL, wordsOf, type LookRow } from "./interleaving-look.ts";
 import { childScripts, sortEnds, type Act, type ChildKind, type Script } from "./reference-model.ts";
 
 const same = (text: string): string => text;
 const never = new AbortController().signal;
 const outage = { log: silentLog, signal: never };
 const HOUR_MS = 3_600_000;
+/** More than any job asks of its store. */
+const MAX_ASKED = 500;
 const CLOCK_SQL = "select set_config('capstan_clock.offset', $1, false)";
 
 export interface Lane {
@@ -72,18 +75,6 @@ export interface JobReport {
   readonly failure: unknown;
 }
 
-export interface Row {
-  readonly id: string;
-  readonly parent_run_id: string | null;
-  readonly parent_call: string | null;
-  readonly child_index: number | null;
-  readonly state: string;
-  readonly wait_reason: string | null;
-  readonly paused: boolean;
-  readonly turn: number;
-  readonly worker_id: string | null;
-}
-
 /** One sequence: a root run, what it starts, and two workers. */
 export class Sequence {
   readonly lane: Lane;
@@ -96,7 +87,7 @@ export class Sequence {
   readonly names = new Map<string, string>();
   isDown = false;
   #workers: Worker[] = [];
-  #job: { worker: Worker; runId: string; plan: Plan | undefined; seen: number; fired: JobReport["fired"] } | undefined;
+  #job: { worker: Worker; runId: string; plan: Plan | undefined; seen: number; asked: number; fired: JobReport["fired"] } | undefined;
 
   constructor(lane: Lane, script: Script) {
     this.lane = lane;
@@ -174,6 +165,8 @@ export class Sequence {
   #interruptible(store: JournalStore, worker: Worker): JournalStore {
     const alive = <T>(ask: () => T): T => {
       if (worker.isDead) throw new Dead();
+      // An engine that goes round and round would else be a test that hangs and does not say where.
+      if (this.#job !== undefined && ++this.#job.asked > MAX_ASKED) throw new Error("the job does not end");
       return ask();
     };
     return {
@@ -228,7 +221,7 @@ export class Sequence {
   async job(runId: string, which: number, plan: Plan | undefined): Promise<JobReport> {
     const worker = this.#workers[which % this.#workers.length] as Worker;
     await this.lane.db.query("delete from capstan.wishes where run_id = $1", [runId]);
-    const job = (this.#job = { worker, runId, plan, seen: 0, fired: undefined as JobReport["fired"] });
+    const job = (this.#job = { worker, runId, plan, seen: 0, asked: 0, fired: undefined as JobReport["fired"] });
     const context: Job = {
       isDead: () => worker.isDead,
       isDown: () => this.isDown,
@@ -322,9 +315,7 @@ export class Sequence {
   /** What the database says, in the reference model's words; and which runs have a wish, and when. */
   async look(): Promise<{ readonly seen: Record<string, unknown>; readonly wished: ReadonlySet<string>; readonly held: readonly string[] }> {
     const { db } = this.lane;
-    const { rows } = await db.query<Row & { words: [string, number, never][]; inbox: { kind: string; payload: unknown }[]; waits: RawWait[]; wished: boolean }>(LOOK_SQL, [
-      this.tenant,
-    ]);
+    const { rows } = await db.query<LookRow>(LOOK_SQL, [this.tenant]);
     for (const row of rows) {
       const above = row.parent_run_id === null ? "" : (this.names.get(row.parent_run_id) as string);
       this.names.set(row.id, row.parent_run_id === null ? "r" : `${above}/${(row.parent_call ?? "").slice(1)}.${row.child_index}`);
@@ -347,52 +338,13 @@ export class Sequence {
       };
       return [this.names.get(row.id) as string, shown] as const;
     });
-    const nameOf = ({ id }: Row): string => this.names.get(id) as string;
+    const nameOf = ({ id }: LookRow): string => this.names.get(id) as string;
     return {
       seen: Object.fromEntries(seen.toSorted(([a], [b]) => (a < b ? -1 : 1))),
       wished: new Set(rows.filter(({ wished }) => wished).map(nameOf)),
       held: rows.filter(({ worker_id: worker }) => worker !== null).map(nameOf),
     };
   }
-}
-
-interface RawWait {
-  readonly id: string;
-  readonly turn: number;
-  readonly call_index: number;
-  readonly kind: string;
-  readonly name: string;
-  readonly answered: boolean;
-  readonly settled: boolean;
-}
-
-const LOOK_SQL = `
-select r.id, r.parent_run_id, r.parent_call, r.child_index, r.state, r.wait_reason, r.paused, r.turn, r.worker_id,
-  (select coalesce(json_agg(json_build_array(e.type, e.turn, e.payload) order by e.seq), '[]') from capstan.events e where e.run_id = r.id) as words,
-  (select coalesce(json_agg(json_build_object('kind', i.kind, 'payload', i.payload) order by i.id), '[]') from capstan.inbox i where i.run_id = r.id and i.applied_seq is null) as inbox,
-  (select coalesce(json_agg(json_build_object('id', w.id, 'turn', w.turn, 'call_index', w.call_index, 'kind', w.kind, 'name', w.name, 'answered', w.answered_at is not null, 'settled', w.settled_at is not null)), '[]')
-    from capstan.waits w where w.run_id = r.id) as waits,
-  exists (select from capstan.wishes w where w.run_id = r.id and w.at < '9999-01-01') as wished
-from capstan.runs r where r.tenant = $1 order by r.depth, r.child_index`;
-
-function wordsOf(events: readonly (readonly [string, number, never])[]): { words: string[]; task: string } {
-  const words: string[] = [];
-  let task: { id: string; prepared: boolean } | undefined;
-  for (const [type, turn, payload] of events) {
-    const { index, error, content, task_id: taskId } = payload as { index: number; error?: { code: string }; content?: { text: string }[]; task_id?: string };
-    if (type === "input.applied") words.push(`in ${content?.[0]?.text}`);
-    else if (type === "model.responded") words.push(`say ${turn}`);
-    else if (type === "turn.stopped") words.push("stopped");
-    else if (type === "tool.completed") words.push(`end ${turn}.${index} ok`);
-    else if (type === "tool.failed") words.push(`end ${turn}.${index} ${error?.code}`);
-    else if (type === "tool.interrupted") words.push(`end ${turn}.${index} interrupted`);
-    else if (type === "run.completed" || type === "run.cancelled") words.push(type.slice(4));
-    else if (type === "run.failed") words.push(`failed ${error?.code}`);
-    else if (type === "compaction.requested") task = { id: taskId as string, prepared: false };
-    else if (type === "compaction.prepared" && task !== undefined) task.prepared = true;
-    else if ((type === "compaction.failed" || type === "context.compacted") && task?.id === taskId) task = undefined;
-  }
-  return { words, task: task === undefined ? "none" : task.prepared ? "prepared" : "open" };
 }
 
 let last: Promise<unknown> = Promise.resolve();

@@ -1,4 +1,3 @@
-import * as require_fs from "node:fs";
 /** Plays one drawn sequence against the database and the reference model side by side, and compares after each action. */
 import fc from "fast-check";
 import { Sequence, type JobReport, type Lane, type Plan } from "./interleaving-bench.ts";
@@ -84,7 +83,7 @@ export async function play(lane: Lane, drawn: Drawn): Promise<void> {
   try {
     await player.play();
   } finally {
-    require_fs.appendFileSync('/tmp/slow.txt', `ending\n`); await player.sequence.end(); require_fs.appendFileSync('/tmp/slow.txt', `ended\n`);
+    await player.sequence.end();
   }
 }
 
@@ -104,7 +103,6 @@ class Player {
   }
 
   async play(): Promise<void> {
-    require_fs.appendFileSync("/tmp/slow.txt", `play ${performance.now() | 0}\n`);
     const { interactive, auto, actions } = this.#drawn;
     await this.sequence.begin(`${interactive ? "talk" : "task"}${auto ? "-auto" : ""}`);
     await this.#compare("begin", (w) => void w, undefined);
@@ -115,9 +113,7 @@ class Player {
       } else await this.#turn(next);
     }
     await this.#drain();
-require_fs.appendFileSync('/tmp/slow.txt', `final ${this.sequence.tenant}\n`);
     const problems = await finalProblems(this.sequence);
-require_fs.appendFileSync('/tmp/slow.txt', `final done ${this.sequence.tenant}\n`);
     if (problems.length > 0) this.#fail(problems.join("\n"));
   }
 
@@ -156,13 +152,8 @@ require_fs.appendFileSync('/tmp/slow.txt', `final done ${this.sequence.tenant}\n
 
   async #job(runId: string, worker: number, plan: Plan | undefined): Promise<void> {
     const name = this.sequence.names.get(runId) as string;
-    require_fs.appendFileSync(
-      "/tmp/slow.txt",
-      `job ${this.sequence.tenant} ${JSON.stringify(plan)} ${name} ${JSON.stringify(this.#drawn.script)} ${JSON.stringify(this.#worlds[0])} ${this.#trace.join("|")}\n`,
-    );
     const report: JobReport = await this.sequence.job(runId, worker, plan);
     const { fired } = report;
-    require_fs.appendFileSync("/tmp/slow.txt", `job ${this.sequence.tenant} done ${JSON.stringify(fired)}\n`);
     const told = `job of ${name} on ${worker}${fired === undefined ? "" : ` cut by ${JSON.stringify(fired)}`}`;
     this.#trace.push(told);
     if (report.failure !== undefined) this.#fail(`the job failed: ${String((report.failure as Error).stack)}`);
@@ -171,22 +162,13 @@ require_fs.appendFileSync('/tmp/slow.txt', `final done ${this.sequence.tenant}\n
 
   async #compare(what: string, step: (w: World, choose: Choose) => string | undefined | void, outcome: string | undefined): Promise<void> {
     if (what !== "") this.#trace.push(what);
-    const t0 = performance.now();
     const ends = this.#worlds.flatMap((world) =>
       explore((choose) => {
         const w = structuredClone(world);
         return { w, outcome: step(w, choose) ?? undefined };
       }),
     );
-    const t1 = performance.now() - t0;
-    if (t1 > 300)
-      require_fs.appendFileSync(
-        "/tmp/slow.txt",
-        [t1, this.#worlds.length, ends.length, this.#trace.at(-1), JSON.stringify(this.#drawn.script), JSON.stringify(this.#worlds[0])].join(" ") + "\n",
-      );
-require_fs.appendFileSync('/tmp/slow.txt', `explored ${this.sequence.tenant}\n`);
     const { seen: actual, wished, held } = await this.sequence.look();
-require_fs.appendFileSync('/tmp/slow.txt', `looked ${this.sequence.tenant}\n`);
     if (this.sequence.failures.length > 0) this.#fail(`the engine failed: ${describe(this.sequence.failures)}`);
     if (held.length > 0) this.#fail(`still held: ${held.join(", ")}`);
     const text = JSON.stringify(actual);
@@ -196,7 +178,6 @@ require_fs.appendFileSync('/tmp/slow.txt', `looked ${this.sequence.tenant}\n`);
       this.#fail(`outcome ${outcome}; the database has\n${JSON.stringify(actual, undefined, 1)}\nthe model has (of ${ends.length}), in what differs:\n${shown.join("\n")}`);
     }
     this.#worlds = [...new Map(fitting.map(({ w }) => [JSON.stringify({ ...w, ids: 0 }), w])).values()].slice(0, 32);
-require_fs.appendFileSync('/tmp/slow.txt', `matched ${this.sequence.tenant}\n`);
     for (const name of Object.keys(actual)) {
       if (this.#worlds.every((w) => needsWish(w, w.runs[name] as never)) && !wished.has(name))
         this.#fail(`run ${name} should go on and has no wish: ${JSON.stringify(actual[name])}`);

@@ -1,6 +1,6 @@
 /**
  * Random interleavings of what jobs, people, time and crashes do to runs, against a small model of what may come of it.
- * 150 sequences in every run of the suite, 2,000 with CAPSTAN_CHAOS=full. CAPSTAN_SEED repeats a failure.
+ * `npm run test:interleavings`: 150 sequences, 2,000 with CAPSTAN_CHAOS=full. CAPSTAN_SEED repeats a failure.
  */
 import fc from "fast-check";
 import { afterAll, beforeAll, expect, it } from "vitest";

@@ -30,6 +30,8 @@ export type Interruption = { readonly crash: true } | { readonly act: Act; reado
 
 const MAX_CRASHES = 3;
 const MAX_LOADS = 4;
+/** More than any job has commits: beyond, the model itself is wrong. */
+const MAX_POINTS = 500;
 const REST = "rest";
 const GO_ON = "go_on";
 type Outcome = typeof REST | typeof GO_ON;
@@ -45,9 +47,7 @@ export class Impossible extends Error {}
 export function explore<T>(step: (choose: Choose) => T): T[] {
   const ends: T[] = [];
   const tape: { taken: number; of: number }[] = [];
-  const t0 = performance.now();
   for (;;) {
-    if (performance.now() - t0 > 20000) throw new Error("LOOP explore " + ends.length + JSON.stringify(tape));
     let at = 0;
     try {
       ends.push(
@@ -143,10 +143,11 @@ class Job {
     this.#staged = false;
   }
 
-  /** A place at which others may come in between. */
   #points = 0;
+
+  /** A place at which others may come in between. */
   #point(): void {
-    if (++this.#points > 500) throw new Error("LOOP job " + JSON.stringify(this.w));
+    if (++this.#points > MAX_POINTS) throw new Error(`the model's job of ${this.modelRun.name} does not end`);
     if (this.interruption === undefined || this.fired || this.choose(2) === 0) return;
     this.fired = true;
     if ("crash" in this.interruption) throw new Crashed();
