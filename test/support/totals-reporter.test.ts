@@ -29,7 +29,9 @@ it("counts files and suites that fail outside of a test, on the very last line",
     const run = spawnSync(process.execPath, [vitest, "run", "--root", folder], { encoding: "utf8", env: cleanEnvironment() });
     expect(run.status).toBe(1);
     // One failed test, one file that cannot be imported, one suite whose hook throws.
-    expect(run.stdout.trimEnd().split("\n").at(-1)).toBe("2 passed, 3 failed, 1 skipped");
+    const last = run.stdout.trimEnd().split("\n").slice(-4);
+    expect(last.at(-1)).toBe("2 passed, 3 failed, 1 skipped");
+    expect(last.slice(0, 3).toSorted()).toEqual(["failed: hook-throws.test.mjs > suite: no", "failed: import-throws.test.mjs: no", "failed: passes.test.mjs > fails: no"]);
   } finally {
     await rm(folder, { recursive: true, force: true });
   }

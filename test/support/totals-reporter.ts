@@ -20,7 +20,7 @@ export default class TotalsReporter implements Reporter {
   }
 
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly SerializedError[]): void {
-    const line = `${flakyLines(modules)}${formatTotals(countTotals(modules, unhandledErrors.length))}\n`;
+    const line = `${failedLines(modules, unhandledErrors)}${flakyLines(modules)}${formatTotals(countTotals(modules, unhandledErrors.length))}\n`;
     // The other reporters and the teardown of the servers still print after this; at exit nobody does.
     if (this.watching) process.stdout.write(line);
     else process.once("exit", () => writeSync(1, line));
@@ -29,6 +29,21 @@ export default class TotalsReporter implements Reporter {
 
 export function formatTotals({ passed, failed, skipped }: Totals): string {
   return `${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ""}`;
+}
+
+/** Named once more beside the totals: a long log is often cut to its end. */
+function failedLines(modules: readonly TestModule[], unhandledErrors: readonly SerializedError[]): string {
+  const told = (name: string, errors: readonly { readonly message?: string }[]): string =>
+    errors.length === 0 ? "" : `failed: ${name}: ${(errors[0]?.message ?? "").replaceAll(/\s+/g, " ").slice(0, 500)}\n`;
+  const ofModules = modules.flatMap((module) => [
+    told(module.relativeModuleId, module.errors()),
+    ...[...module.children.allSuites()].map((suite) => told(`${module.relativeModuleId} > ${suite.fullName}`, suite.errors())),
+    ...[...module.children.allTests()].map((test) => {
+      const { state, errors } = test.result();
+      return state === "failed" ? told(`${module.relativeModuleId} > ${test.fullName}`, errors) : "";
+    }),
+  ]);
+  return [...ofModules, ...unhandledErrors.map((error) => told("an error that nobody caught", [error]))].join("");
 }
 
 /** CAPSTAN_TEST_RETRY makes a failed test once more; one that passes then is no failure, and is not passed over either. */
