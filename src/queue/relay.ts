@@ -7,12 +7,12 @@ import { hitFailpoint } from "../engine/failpoints.ts";
 import type { Log } from "../engine/ports.ts";
 import type { JobSource } from "./job-source.ts";
 import { Loop } from "./loop.ts";
-import { DISPATCH_SQL, PROMOTE_SQL } from "./sql/relay.ts";
+import { DISPATCH_SQL, PROMOTE_SQL, STILL_WAITING_SQL } from "./sql/relay.ts";
 
 /** Without a notification (another process enqueued while LISTEN was down) a wish waits this long at most. */
 const POLL_MS = 500;
-/** A job that did not start here within this time was taken by another worker, and no longer counts as ours. */
-const OUTSTANDING_FOR_MS = 1_000;
+/** After this time we look whether a job that did not start here has started in another worker, and counts no longer. */
+const LOOK_AFTER_MS = 1_000;
 const MAX_PER_DISPATCH = 500;
 
 export interface RelayOptions {
@@ -31,8 +31,8 @@ export class Relay implements JobSource {
   readonly #dispatch: Loop;
   readonly #promote: Loop;
   #moreWaited = false;
-  /** Runs dispatched by this relay that have not started here yet, by when. */
-  readonly #outstanding = new Map<string, number>();
+  /** Runs dispatched by this relay that have not started here yet: when by the database's clock, and last looked at by ours. */
+  readonly #outstanding = new Map<string, { readonly at: string; readonly seenMs: number }>();
 
   constructor(options: RelayOptions) {
     this.#options = options;
@@ -57,7 +57,6 @@ export class Relay implements JobSource {
 
   /** Runs that were dispatched here and have no slot yet, or more wishes than the last dispatch could take. */
   get hasBacklog(): boolean {
-    this.#forgetOld();
     return this.#outstanding.size > 0 || this.#moreWaited;
   }
 
@@ -67,17 +66,17 @@ export class Relay implements JobSource {
 
   async #dispatchRound(): Promise<number | void> {
     const { pool, named, poolName, agents, slots, running } = this.#options;
-    this.#forgetOld();
+    await this.#forgetStarted();
     const room = Math.min(MAX_PER_DISPATCH, 2 * slots - running() - this.#outstanding.size);
     if (room <= 0) {
       this.#moreWaited = true;
       return;
     }
     hitFailpoint("relay.before_dispatch");
-    const { rows } = await pool.query<{ run_id: string }>({ name: "capstan-dispatch", text: named(DISPATCH_SQL), values: [poolName, agents, room] });
+    const { rows } = await pool.query<{ run_id: string; at: string }>({ name: "capstan-dispatch", text: named(DISPATCH_SQL), values: [poolName, agents, room] });
     if (rows.length > 0) hitFailpoint("relay.dispatched");
-    const now = performance.now();
-    for (const row of rows) this.#outstanding.set(row.run_id, now);
+    const seenMs = performance.now();
+    for (const { run_id: runId, at } of rows) this.#outstanding.set(runId, { at, seenMs });
     this.#moreWaited = rows.length === room;
     if (rows.length === room) return 0;
   }
@@ -90,11 +89,27 @@ export class Relay implements JobSource {
     return Math.min(POLL_MS, Math.max(5, next ?? POLL_MS));
   }
 
-  #forgetOld(): void {
-    const limit = performance.now() - OUTSTANDING_FOR_MS;
-    for (const [runId, at] of this.#outstanding) {
-      if (at >= limit) break;
-      this.#outstanding.delete(runId);
+  /**
+   * Counting them by time alone would admit as many again each second while all workers are in slow calls, until every
+   * run that waits is a job and the order among them is decided by what was queued long ago.
+   */
+  async #forgetStarted(): Promise<void> {
+    const limit = performance.now() - LOOK_AFTER_MS;
+    const old = [...this.#outstanding].filter(([, { seenMs }]) => seenMs < limit);
+    if (old.length === 0) return;
+    const { pool, named } = this.#options;
+    const { rows } = await pool.query<{ run_id: string }>({
+      name: "capstan-still-waiting",
+      text: named(STILL_WAITING_SQL),
+      values: [old.map(([runId]) => runId), old.map(([, { at }]) => at)],
+    });
+    const waiting = new Set(rows.map(({ run_id: runId }) => runId));
+    const seenMs = performance.now();
+    for (const [runId, { at }] of old) {
+      // One that started here meanwhile is gone already, and must not come back.
+      if (!this.#outstanding.has(runId)) continue;
+      if (waiting.has(runId)) this.#outstanding.set(runId, { at, seenMs });
+      else this.#outstanding.delete(runId);
     }
   }
 }

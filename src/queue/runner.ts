@@ -20,6 +20,13 @@ export interface RunnerOptions {
   onPool(poolId: string): void;
 }
 
+/**
+ * A job that was fetched ahead and found no slot within this time goes back to where other workers find it: one that
+ * is full of slow calls would keep it until the search for lost jobs comes round. Lower returns more often what a slot
+ * would have taken soon: one statement for up to `concurrency` jobs each time.
+ */
+const FETCHED_AHEAD_FOR_MS = 1_000;
+
 /** Notifications wake the queue; this is for when they fail. */
 const POLL_INTERVAL_MS = 1_000;
 
@@ -109,7 +116,7 @@ export class SupervisedRunner {
       parsedCronItems: [],
       events,
       logger: queueLogger(log),
-      preset: { worker: { localQueue: { size: concurrency + 1 }, completeJobBatchDelay: 0, gracefulShutdownAbortTimeout: 60_000 } },
+      preset: { worker: { localQueue: { size: concurrency + 1, ttl: FETCHED_AHEAD_FOR_MS }, completeJobBatchDelay: 0, gracefulShutdownAbortTimeout: 60_000 } },
     });
   }
 }

@@ -10,8 +10,8 @@ const { db } = bench;
 
 it("a cancel of a tree of 40 runs aborts every model call on three workers, and nothing follows in any journal", { timeout: 180_000 }, async () => {
   const pool = "tree";
-  // Leases that do not run out: what is measured is the cancel, not a takeover on a busy machine.
-  const env = { CAPSTAN_LEASE_MS: "30000" };
+  // Leases that do not run out: what is measured is the cancel, not a takeover on a busy machine. Two have no room for 36.
+  const env = { CAPSTAN_LEASE_MS: "30000", CAPSTAN_SLOTS: "13" };
   const workers = await Promise.all([1, 2, 3].map(() => bench.child(pool, { env })));
   const root = await bench.enqueue("tree-of-40", { pool });
   const tree = await eventually(

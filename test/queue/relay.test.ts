@@ -33,8 +33,8 @@ it("admits no more jobs than twice its slots however many runs wait (vercel/work
     if ((await jobs(pool)).length >= 10) break;
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
-  // Poked as often as a busy worker would, it admits nothing while nothing starts.
-  for (let n = 0; n < 20; n++) {
+  // Poked as often as a busy worker would, it admits nothing while nothing starts, for as long as nothing does.
+  for (let n = 0; n < 150; n++) {
     relay.poke();
     await new Promise((resolve) => setTimeout(resolve, 10));
   }

@@ -19,7 +19,15 @@ with picked as (
     from taken t))
   where exists (select from taken)
 )
-select taken.run_id from taken cross join (select count(*) from added) a`;
+select taken.run_id, capstan.now()::text as at from taken cross join (select count(*) from added) a`;
+
+/**
+ * Of runs that were dispatched at some time: those that nobody has touched since, so that their jobs still wait. Read by
+ * key, without a lock; a run that was touched by something else (an input, a pause) is left out too, which admits one job more.
+ */
+export const STILL_WAITING_SQL = `
+select r.id as run_id from unnest($1::uuid[], $2::text[]) as d (run_id, at) join capstan.runs r on r.id = d.run_id
+where r.worker_id is null and r.updated_at <= d.at::timestamptz`;
 
 /**
  * Timers and retries whose time has come. Gives how many, and when the next is due. The clock is asked once, in a subquery:
