@@ -22,12 +22,6 @@ const withoutPostgres = [
  */
 const long = ["test/chaos/!(crash-matrix|compaction-matrix|cancel).test.ts", "test/conversations/{chain,long-runs}.test.ts", "test/cli/demo.test.ts"];
 
-/**
- * Random sequences against a reference model. The model does not yet follow every sequence (a crash between a job's start
- * and a claim, a spawn beside an approval), so that a difference may be its own: not a gate until it does.
- */
-const interleavings = ["test/engine/interleavings.test.ts"];
-
 /** What meets the server itself: the same tests on a Postgres of another version, build and way of connecting. */
 const onContainers = ["test/{store,queue,engine,client,capabilities,testing,providers,telemetry}/**/*.test.ts", "test/cli/migrate-doctor.test.ts", "test/chaos/cancel.test.ts"];
 
@@ -48,13 +42,15 @@ export default defineConfig({
         test: {
           name: "postgres",
           include: ["test/**/*.test.ts"],
-          exclude: [...withoutPostgres, ...long, ...interleavings],
+          exclude: [...withoutPostgres, ...long],
           globalSetup: ["./test/support/global-setup.ts"],
         },
       },
       { extends: true, test: { name: "long", include: long, globalSetup: ["./test/support/global-setup.ts"] } },
-      { extends: true, test: { name: "interleavings", include: interleavings, globalSetup: ["./test/support/global-setup.ts"] } },
-      { extends: true, test: { name: "container", include: onContainers, exclude: [...withoutPostgres, ...interleavings], globalSetup: ["./test/support/global-setup.ts"] } },
+      {
+        extends: true,
+        test: { name: "container", include: onContainers, exclude: [...withoutPostgres, "test/engine/interleavings.test.ts"], globalSetup: ["./test/support/global-setup.ts"] },
+      },
     ],
   },
 });

@@ -16,7 +16,7 @@ import type { AppendOutcome, AppendRequest, JournalStore } from "../../src/engin
 import { RunCache } from "../../src/engine/run-memory.ts";
 import { advanceRun } from "../../src/engine/turn.ts";
 import { uuidV7 } from "../../src/store/uuid.ts";
-import { SWEEP_SQL } from "../../src/queue/sql/sweep.ts";
+import { LOST_JOBS_SQL, SWEEP_SQL } from "../../src/queue/sql/sweep.ts";
 import { PostgresBlobStore } from "../../src/store/blobs.ts";
 import { PostgresCompactionTasks } from "../../src/store/compaction-tasks.ts";
 import { PostgresDefinitionStore } from "../../src/store/definitions.ts";
@@ -87,7 +87,9 @@ export class Sequence {
   readonly names = new Map<string, string>();
   isDown = false;
   #workers: Worker[] = [];
-  #job: { worker: Worker; runId: string; plan: Plan | undefined; seen: number; asked: number; fired: JobReport["fired"] } | undefined;
+  /** Jobs whose worker died: the queue hands them out again, whatever became of their runs. */
+  readonly #again = new Set<string>();
+  #job: { worker: Worker; runId: string; plan: Plan | undefined; seen: number; asked: number; isFiring: boolean; fired: JobReport["fired"] } | undefined;
 
   constructor(lane: Lane, script: Script) {
     this.lane = lane;
@@ -190,7 +192,7 @@ export class Sequence {
     if (job === undefined) return;
     if (job.worker.isDead) throw new Dead();
     const { plan } = job;
-    if (plan === undefined || job.fired !== undefined || job.seen++ < plan.at) return;
+    if (plan === undefined || job.isFiring || job.fired !== undefined || job.seen++ < plan.at) return;
     if ("crash" in plan) {
       if (!mayCrash) return;
       job.fired = { crash: true };
@@ -199,6 +201,8 @@ export class Sequence {
     }
     const act = plan.act();
     if (act === undefined) return;
+    // Tools that run side by side come here at the same time.
+    job.isFiring = true;
     const outcome = await this.act(act);
     job.fired = { act, noticed: plan.noticed, outcome };
     if (!plan.noticed) return;
@@ -208,20 +212,28 @@ export class Sequence {
       for (const { run } of held) if (run.runId === runId) run.abort(why);
   }
 
-  /** Wishes that are due, as the relay sees them. */
+  /** Wishes that are due, as the relay sees them, and jobs that come again. */
   async due(): Promise<string[]> {
     const { rows } = await this.lane.db.query<{ run_id: string }>(
       `select w.run_id from capstan.wishes w where w.tenant = $1 and (w.ready or w.at <= capstan.now()) and not exists (select from capstan.pauses p where p.value in ('*', w.tenant))`,
       [this.tenant],
     );
-    return rows.map(({ run_id: id }) => id).toSorted((a, b) => (this.names.get(a) ?? "").localeCompare(this.names.get(b) ?? ""));
+    return [...new Set([...this.#again, ...rows.map(({ run_id: id }) => id)])].toSorted((a, b) => (this.names.get(a) ?? "").localeCompare(this.names.get(b) ?? ""));
+  }
+
+  /** What the search for lost jobs finds of this sequence's runs. */
+  async search(): Promise<string[]> {
+    // Lanes have clocks of their own: by this one's the runs of others look old.
+    const sql = LOST_JOBS_SQL.replace("where r.id = any", `where r.tenant = '${this.tenant}' and r.id = any`);
+    const { rows } = await this.lane.db.query<{ run_id: string }>(sql, [60_000]);
+    return rows.map(({ run_id: id }) => this.names.get(id) as string);
   }
 
   /** The wish is taken and its job done. */
   async job(runId: string, which: number, plan: Plan | undefined): Promise<JobReport> {
     const worker = this.#workers[which % this.#workers.length] as Worker;
-    await this.lane.db.query("delete from capstan.wishes where run_id = $1", [runId]);
-    const job = (this.#job = { worker, runId, plan, seen: 0, asked: 0, fired: undefined as JobReport["fired"] });
+    if (!this.#again.delete(runId)) await this.lane.db.query("delete from capstan.wishes where run_id = $1", [runId]);
+    const job = (this.#job = { worker, runId, plan, seen: 0, asked: 0, isFiring: false, fired: undefined as JobReport["fired"] });
     const context: Job = {
       isDead: () => worker.isDead,
       isDown: () => this.isDown,
@@ -247,7 +259,7 @@ export class Sequence {
     const successor = await this.#newWorker();
     this.#workers[this.#workers.indexOf(worker)] = successor;
     await oneAtATime(() => db.query(SWEEP_SQL, [successor.id]));
-    await new WorkerStore(db, same).wish(runId, 0);
+    this.#again.add(runId);
   }
 
   /** Gives what the reference model gives. */
@@ -341,7 +353,7 @@ export class Sequence {
     const nameOf = ({ id }: LookRow): string => this.names.get(id) as string;
     return {
       seen: Object.fromEntries(seen.toSorted(([a], [b]) => (a < b ? -1 : 1))),
-      wished: new Set(rows.filter(({ wished }) => wished).map(nameOf)),
+      wished: new Set(rows.filter(({ id, wished }) => wished || this.#again.has(id)).map(nameOf)),
       held: rows.filter(({ worker_id: worker }) => worker !== null).map(nameOf),
     };
   }

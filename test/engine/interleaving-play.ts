@@ -195,9 +195,20 @@ class Player {
         await this.#job(due[0], round, undefined);
         continue;
       }
+      if (await this.#search()) continue;
       if (!(await this.#wake())) return;
     }
     this.#fail("never comes to rest");
+  }
+
+  /** The last resort may find what is late, and nothing else: whatever else it found would have stood for a minute. */
+  async #search(): Promise<boolean> {
+    const found = await this.sequence.search();
+    for (const name of found) {
+      const isLate = this.#worlds.some(({ runs }) => runs[name] !== undefined && (isEnded(runs[name]) || runs[name].isTimerLost));
+      if (!isLate) this.#fail(`only the search for lost jobs has found ${name}: ${JSON.stringify(this.#worlds[0]?.runs[name])}`);
+    }
+    return found.length > 0;
   }
 
   /** False when all have come to rest. */

@@ -1,6 +1,6 @@
 /**
  * Random interleavings of what jobs, people, time and crashes do to runs, against a small model of what may come of it.
- * `npm run test:interleavings`: 150 sequences, 2,000 with CAPSTAN_CHAOS=full. CAPSTAN_SEED repeats a failure.
+ * 150 sequences, 2,000 with CAPSTAN_CHAOS=full. CAPSTAN_SEED repeats a failure, CAPSTAN_SHRINK=off leaves it as it was drawn.
  */
 import fc from "fast-check";
 import { afterAll, beforeAll, expect, it } from "vitest";
@@ -40,5 +40,5 @@ it(`do what the model says, in ${SEQUENCES} sequences`, async () => {
 
 /** The counterexample as it was drawn, and what was seen in it. */
 function told({ message, cause }: Error): string {
-  return `${message}\n${cause instanceof Error ? cause.message.slice(0, 20_000) : ""}`;
+  return `${message}\n${cause instanceof Error ? (cause.stack ?? cause.message).slice(0, 20_000) : ""}`;
 }

@@ -14,6 +14,7 @@ import {
   newRun,
   spawned,
   childScripts,
+  Impossible,
   SPAWN_CONCURRENCY,
   waitKind,
   type Act,
@@ -39,9 +40,6 @@ type Outcome = typeof REST | typeof GO_ON;
 class Crashed extends Error {}
 class Left extends Error {}
 class InboxWaits extends Error {}
-
-/** What `explore` tries next when a choice turns out not to be what happened. */
-export class Impossible extends Error {}
 
 /** All ends of `step`, over all choices. */
 export function explore<T>(step: (choose: Choose) => T): T[] {
@@ -113,6 +111,16 @@ class Job {
   }
 
   run(): void {
+    try {
+      this.#tries();
+    } finally {
+      if (!this.#hasCommitted && this.modelRun.state === "waiting") this.modelRun.isTimerLost = true;
+    }
+  }
+
+  #tries(): void {
+    // A worker whose memory of the run is old finds that out at its first append.
+    this.#point();
     for (let load = 1; load <= MAX_LOADS; load++) {
       this.#load();
       try {
@@ -144,6 +152,7 @@ class Job {
   }
 
   #points = 0;
+  #hasCommitted = false;
 
   /** A place at which others may come in between. */
   #point(): void {
@@ -181,6 +190,8 @@ class Job {
     if (turnDone) this.d.crashes = 0;
     if (this.d.state === "queued" && !release) this.d.state = "running";
     Object.assign(run, structuredClone(this.d));
+    run.isTimerLost = false;
+    this.#hasCommitted = true;
     run.inbox = left;
     run.held = !release;
     for (const name of this.#settled) (w.waits[name] as { settled: boolean }).settled = true;

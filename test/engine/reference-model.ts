@@ -74,6 +74,8 @@ export interface Run extends Engine {
   held: boolean;
   /** A child that waits for an elder sibling to end. */
   heldBack: boolean;
+  /** Its time limit's wish went with a job that came for nothing: the search for lost jobs alone wakes it then. */
+  isTimerLost: boolean;
   /** Signals that nobody waited for, by name. */
   kept: string[];
 }
@@ -122,6 +124,7 @@ export function newRun(fields: Pick<Run, "name" | "parent" | "script" | "interac
     paused: false,
     inbox: [],
     held: false,
+    isTimerLost: false,
     kept: [],
   };
 }
@@ -134,8 +137,12 @@ export function put(w: World, run: Run, item: Omit<Item, "id">): void {
   run.inbox.push({ ...item, id: ++w.ids });
 }
 
-/** Gives "ok", "false" for what had been done already, or the code of the refusal. */
+/** A choice turns out not to be what happened: `explore` tries the next. */
+export class Impossible extends Error {}
+
+/** Gives "ok", "false" for what had been done already, or the code of the refusal. Throws Impossible where its run or wait is not there yet: then it came later. */
 export function act(w: World, action: Act): string {
+  if (("wait" in action && w.waits[action.wait] === undefined) || ("run" in action && w.runs[action.run] === undefined)) throw new Impossible();
   switch (action.do) {
     case "tick":
       w.hour++;
@@ -180,6 +187,7 @@ function actOn(w: World, run: Run, action: Extract<Act, { run: string }>): strin
     case "resume":
       if (!run.paused) return "false";
       run.paused = false;
+      run.isTimerLost = false;
       return "ok";
     case "cancel":
       if (isEnded(run)) return "false";
@@ -273,14 +281,14 @@ export function needsWish(w: World, run: Run): boolean {
     case "input":
       return run.inbox.length > 0;
     case "retry":
-      return true;
+      return has("stop") || !run.isTimerLost;
     case "compaction":
     case "context_exhausted":
       return has("compact", "compaction", "stop");
     case "crash_loop":
       return false;
     default:
-      return has("wait", "stop") || Object.values(w.waits).some((wait) => wait.run === run.name && !wait.settled && isSoon(wait.kind));
+      return has("wait", "stop") || (!run.isTimerLost && Object.values(w.waits).some((wait) => wait.run === run.name && !wait.settled && isSoon(wait.kind)));
   }
 }
 
