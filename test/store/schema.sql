@@ -276,6 +276,8 @@ table runs with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_f
   last_span text
   worker_id uuid
   seq_offset integer not null default 0
+  concurrency_limit smallint
+  budget_level smallint not null default 0
 
 table schedules
   tenant text not null
@@ -304,6 +306,14 @@ table signals
   dedupe_key text
   actor text
   wait_id uuid
+
+table tenant_keys
+  tenant text not null
+  version integer not null
+  wrapped bytea
+  master_key text not null
+  created_at timestamp with time zone not null default capstan.now()
+  destroyed_at timestamp with time zone
 
 view usage
   run_id uuid
@@ -359,6 +369,33 @@ table waits
   answered_by text
   settled_at timestamp with time zone
 
+table webhook_deliveries
+  id uuid not null
+  webhook_id uuid not null
+  tenant text not null
+  run_id uuid not null
+  event text not null
+  body jsonb not null
+  at timestamp with time zone not null
+  attempts smallint not null default 0
+  next_at timestamp with time zone
+  delivered_at timestamp with time zone
+  gave_up_at timestamp with time zone
+  status_code smallint
+  error text
+
+table webhooks
+  id uuid not null
+  tenant text not null
+  name text not null
+  url text not null
+  secret text not null
+  events text[] not null
+  agent text
+  actor text
+  created_at timestamp with time zone not null default capstan.now()
+  disabled_at timestamp with time zone
+
 table wishes with (autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000)
   run_id uuid not null
   at timestamp with time zone not null
@@ -413,11 +450,11 @@ capstan.pauses: pauses_scope CHECK (((scope = ANY (ARRAY['tenant'::text, 'all'::
 capstan.pauses: pauses_scope_value_pk PRIMARY KEY (scope, value)
 capstan.quota_buckets: quota_buckets_bucket_window_start_pk PRIMARY KEY (bucket, window_start)
 capstan.quota_limits: quota_limits_amount CHECK ((amount >= 0))
-capstan.quota_limits: quota_limits_kind CHECK ((kind = ANY (ARRAY['turn'::text, 'summary'::text, 'tool'::text])))
+capstan.quota_limits: quota_limits_kind CHECK (((kind = ANY (ARRAY['turn'::text, 'summary'::text, 'tool'::text, 'run'::text])) AND ((kind = 'run'::text) = (unit = 'queued'::text))))
 capstan.quota_limits: quota_limits_scope CHECK (((scope = ANY (ARRAY['overall'::text, 'tenant'::text, 'agent'::text, 'model'::text])) AND ((scope <> 'overall'::text) OR (value = '*'::text))))
 capstan.quota_limits: quota_limits_scope_value_kind_unit_window_pk PRIMARY KEY (scope, value, kind, unit, "window")
-capstan.quota_limits: quota_limits_unit CHECK ((unit = ANY (ARRAY['calls'::text, 'tokens'::text, 'cost_usd_micros'::text, 'concurrent'::text])))
-capstan.quota_limits: quota_limits_window CHECK ((("window" = ANY (ARRAY['minute'::text, 'day'::text, 'month'::text, 'none'::text])) AND (("window" = 'none'::text) = (unit = 'concurrent'::text))))
+capstan.quota_limits: quota_limits_unit CHECK ((unit = ANY (ARRAY['calls'::text, 'tokens'::text, 'cost_usd_micros'::text, 'concurrent'::text, 'queued'::text])))
+capstan.quota_limits: quota_limits_window CHECK ((("window" = ANY (ARRAY['minute'::text, 'day'::text, 'month'::text, 'none'::text])) AND (("window" = 'none'::text) = (unit = ANY (ARRAY['concurrent'::text, 'queued'::text])))))
 capstan.quota_reservations: quota_reservations_id_bucket_pk PRIMARY KEY (id, bucket)
 capstan.quota_reservations: quota_reservations_settled CHECK (((settled_at IS NULL) = (settled_amount IS NULL)))
 capstan.quota_slices: quota_slices_worker_id_bucket_window_start_pk PRIMARY KEY (worker_id, bucket, window_start)
@@ -432,10 +469,13 @@ capstan.runs: runs_waiting_has_reason CHECK (((state = 'waiting'::text) = (wait_
 capstan.schedules: schedules_catch_up CHECK ((catch_up = ANY (ARRAY['none'::text, 'last'::text, 'all'::text])))
 capstan.schedules: schedules_tenant_name_pk PRIMARY KEY (tenant, name)
 capstan.signals: signals_pkey PRIMARY KEY (id)
+capstan.tenant_keys: tenant_keys_tenant_version_pk PRIMARY KEY (tenant, version)
 capstan.usage_ledger: usage_ledger_pkey PRIMARY KEY (id)
 capstan.waits: waits_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'question'::text, 'signal'::text, 'timer'::text, 'children'::text, 'completion'::text])))
 capstan.waits: waits_pending CHECK ((pending >= 0))
 capstan.waits: waits_pkey PRIMARY KEY (id)
+capstan.webhook_deliveries: webhook_deliveries_pkey PRIMARY KEY (id)
+capstan.webhooks: webhooks_pkey PRIMARY KEY (id)
 capstan.wishes: wishes_pkey PRIMARY KEY (run_id)
 capstan.workers: workers_pkey PRIMARY KEY (id)
 
@@ -476,14 +516,18 @@ CREATE UNIQUE INDEX quota_slots_bucket_slot_pk ON capstan.quota_slots USING btre
 CREATE UNIQUE INDEX quota_slots_reservation ON capstan.quota_slots USING btree (reservation_id, bucket)
 CREATE INDEX runs_active ON capstan.runs USING btree (state, pool) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]))
 CREATE UNIQUE INDEX runs_child ON capstan.runs USING btree (parent_run_id, parent_call, child_index) WHERE (parent_run_id IS NOT NULL)
+CREATE INDEX runs_concurrency ON capstan.runs USING btree (tenant, concurrency_key, id) WHERE ((concurrency_key IS NOT NULL) AND (finished_at IS NULL))
 CREATE INDEX runs_continuations ON capstan.runs USING btree (continued_from_run) WHERE (continued_from_run IS NOT NULL)
 CREATE INDEX runs_conversation ON capstan.runs USING btree (conversation_id, id) WHERE (conversation_id IS NOT NULL)
 CREATE INDEX runs_deadline ON capstan.runs USING btree (deadline) WHERE ((state = 'waiting'::text) AND (deadline IS NOT NULL))
 CREATE INDEX runs_ended_inbox ON capstan.runs USING btree (id) WHERE ((finished_at IS NOT NULL) AND (inbox_pending > 0))
+CREATE INDEX runs_finished ON capstan.runs USING btree (finished_at) WHERE (finished_at IS NOT NULL)
 CREATE INDEX runs_forks ON capstan.runs USING btree (forked_from_run) WHERE (forked_from_run IS NOT NULL)
 CREATE UNIQUE INDEX runs_idempotency ON capstan.runs USING btree (tenant, idempotency_key) WHERE (idempotency_key IS NOT NULL)
 CREATE INDEX runs_input_waits ON capstan.runs USING btree (id) WHERE ((state = 'waiting'::text) AND (inbox_pending > 0))
 CREATE UNIQUE INDEX runs_pkey ON capstan.runs USING btree (id)
+CREATE INDEX runs_subject ON capstan.runs USING btree (tenant, subject) WHERE (subject IS NOT NULL)
+CREATE INDEX runs_tenant ON capstan.runs USING btree (tenant, id)
 CREATE INDEX runs_waiting ON capstan.runs USING btree (wait_reason, agent) WHERE (state = 'waiting'::text)
 CREATE INDEX runs_wake ON capstan.runs USING btree (wake_at) WHERE ((state = 'waiting'::text) AND (wake_at IS NOT NULL))
 CREATE INDEX schedules_due ON capstan.schedules USING btree (next_at) WHERE ((NOT paused) AND (next_at IS NOT NULL))
@@ -491,12 +535,19 @@ CREATE UNIQUE INDEX schedules_tenant_name_pk ON capstan.schedules USING btree (t
 CREATE UNIQUE INDEX signals_dedupe ON capstan.signals USING btree (run_id, dedupe_key) WHERE (dedupe_key IS NOT NULL)
 CREATE INDEX signals_kept ON capstan.signals USING btree (run_id, name, id) WHERE (wait_id IS NULL)
 CREATE UNIQUE INDEX signals_pkey ON capstan.signals USING btree (id)
+CREATE UNIQUE INDEX tenant_keys_tenant_version_pk ON capstan.tenant_keys USING btree (tenant, version)
 CREATE UNIQUE INDEX usage_ledger_pkey ON capstan.usage_ledger USING btree (id)
 CREATE INDEX usage_ledger_run ON capstan.usage_ledger USING btree (run_id)
 CREATE INDEX usage_ledger_tenant ON capstan.usage_ledger USING btree (tenant, at)
 CREATE INDEX waits_of_run ON capstan.waits USING btree (run_id) WHERE (settled_at IS NULL)
 CREATE INDEX waits_open ON capstan.waits USING btree (tenant, kind, id) WHERE (settled_at IS NULL)
 CREATE UNIQUE INDEX waits_pkey ON capstan.waits USING btree (id)
+CREATE INDEX webhook_deliveries_due ON capstan.webhook_deliveries USING btree (next_at) WHERE (next_at IS NOT NULL)
+CREATE UNIQUE INDEX webhook_deliveries_pkey ON capstan.webhook_deliveries USING btree (id)
+CREATE INDEX webhook_deliveries_run ON capstan.webhook_deliveries USING btree (run_id)
+CREATE INDEX webhook_deliveries_webhook ON capstan.webhook_deliveries USING btree (webhook_id, id)
+CREATE UNIQUE INDEX webhooks_name ON capstan.webhooks USING btree (tenant, name)
+CREATE UNIQUE INDEX webhooks_pkey ON capstan.webhooks USING btree (id)
 CREATE INDEX wishes_later ON capstan.wishes USING btree (at) WHERE (NOT ready)
 CREATE UNIQUE INDEX wishes_pkey ON capstan.wishes USING btree (run_id)
 CREATE INDEX wishes_ready ON capstan.wishes USING btree (pool, priority, at) WHERE ready
@@ -1677,8 +1728,11 @@ quota_slots: delete, insert, select, update
 runs: delete, insert, select, update
 schedules: delete, insert, select, update
 signals: delete, insert, select, update
+tenant_keys: delete, insert, select, update
 usage: delete, insert, select, update
 usage_ledger: delete, insert, select, update
 waits: delete, insert, select, update
+webhook_deliveries: delete, insert, select, update
+webhooks: delete, insert, select, update
 wishes: delete, insert, select, update
 workers: delete, insert, select, update

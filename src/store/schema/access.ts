@@ -1,6 +1,6 @@
 /** Who may do what, and who did. */
 import { sql } from "drizzle-orm";
-import { index, jsonb, text, unique, uuid } from "drizzle-orm/pg-core";
+import { index, integer, jsonb, primaryKey, text, unique, uuid } from "drizzle-orm/pg-core";
 import type { JsonObject } from "../../domain/json.ts";
 import { at, big, bytea, capstan } from "./base.ts";
 
@@ -40,4 +40,25 @@ export const auditLog = capstan.table(
     detail: jsonb("detail").$type<JsonObject>(),
   },
   (t) => [index("audit_log_tenant").on(t.tenant, t.id)],
+);
+
+/**
+ * Keys by which a tenant's payloads are encrypted, each wrapped by a master key that is not in the database. Rotation
+ * wraps them anew and touches no payload; what a destroyed key had encrypted cannot be read again by anybody.
+ */
+export const tenantKeys = capstan.table(
+  "tenant_keys",
+  {
+    tenant: text("tenant").notNull(),
+    version: integer("version").notNull(),
+    /** Null once destroyed. */
+    wrapped: bytea("wrapped"),
+    /** Which master key wraps it. */
+    masterKey: text("master_key").notNull(),
+    createdAt: at("created_at")
+      .notNull()
+      .default(sql`capstan.now()`),
+    destroyedAt: at("destroyed_at"),
+  },
+  (t) => [primaryKey({ columns: [t.tenant, t.version] })],
 );

@@ -36,7 +36,9 @@ export const runs = capstan.table(
     interactive: boolean("interactive").notNull().default(false),
     pool: text("pool").notNull().default("turn"),
     priority: smallint("priority").notNull().default(0),
+    /** Runs of one tenant and key of which at most `concurrencyLimit` are at work; the others wait in order. */
     concurrencyKey: text("concurrency_key"),
+    concurrencyLimit: smallint("concurrency_limit"),
     labels: text("labels").array(),
     metadata: jsonb("metadata").$type<JsonObject>(),
     deadline: at("deadline"),
@@ -60,6 +62,8 @@ export const runs = capstan.table(
     retryCount: smallint("retry_count").notNull().default(0),
     takenOver: boolean("taken_over").notNull().default(false),
     growthLevel: smallint("growth_level").notNull().default(0),
+    /** 0 within its budget, 1 when a soft limit has been told. */
+    budgetLevel: smallint("budget_level").notNull().default(0),
     viewEpoch: integer("view_epoch").notNull().default(0),
     inboxPending: integer("inbox_pending").notNull().default(0),
     contextScale: text("context_scale"),
@@ -92,6 +96,16 @@ export const runs = capstan.table(
     index("runs_conversation")
       .on(t.conversationId, t.id)
       .where(sql`conversation_id is not null`),
+    index("runs_concurrency")
+      .on(t.tenant, t.concurrencyKey, t.id)
+      .where(sql`concurrency_key is not null and finished_at is null`),
+    index("runs_tenant").on(t.tenant, t.id),
+    index("runs_subject")
+      .on(t.tenant, t.subject)
+      .where(sql`subject is not null`),
+    index("runs_finished")
+      .on(t.finishedAt)
+      .where(sql`finished_at is not null`),
     index("runs_forks")
       .on(t.forkedFromRun)
       .where(sql`forked_from_run is not null`),

@@ -49,9 +49,9 @@ export const quotaLimits = capstan.table(
   (t) => [
     primaryKey({ columns: [t.scope, t.value, t.kind, t.unit, t.window] }),
     check("quota_limits_scope", sql`scope in ('overall', 'tenant', 'agent', 'model') and (scope <> 'overall' or value = '*')`),
-    check("quota_limits_kind", sql`kind in ('turn', 'summary', 'tool')`),
-    check("quota_limits_unit", sql`unit in ('calls', 'tokens', 'cost_usd_micros', 'concurrent')`),
-    check("quota_limits_window", sql`"window" in ('minute', 'day', 'month', 'none') and ("window" = 'none') = (unit = 'concurrent')`),
+    check("quota_limits_kind", sql`kind in ('turn', 'summary', 'tool', 'run') and (kind = 'run') = (unit = 'queued')`),
+    check("quota_limits_unit", sql`unit in ('calls', 'tokens', 'cost_usd_micros', 'concurrent', 'queued')`),
+    check("quota_limits_window", sql`"window" in ('minute', 'day', 'month', 'none') and ("window" = 'none') = (unit in ('concurrent', 'queued'))`),
     check("quota_limits_amount", sql`amount >= 0`),
   ],
 );

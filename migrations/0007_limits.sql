@@ -1,0 +1,1 @@
+-- Queue limits, concurrency keys, budgets.

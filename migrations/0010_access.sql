@@ -1,0 +1,1 @@
+-- Tokens, audit, roles.
