@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import { defineConfig } from "vitest/config";
+import LongestFirst from "./test/support/longest-first.ts";
 
 // Half of what a worker process of the tests computes at its start would be compiling. Processes inherit this.
 process.env["NODE_COMPILE_CACHE"] ??= join(import.meta.dirname, "node_modules", ".cache", "node-compile");
@@ -30,6 +31,7 @@ export default defineConfig({
     pool: "forks",
     // Two cores: most files wait (for leases to run out, for servers to start), so three at a time keep both busy.
     maxWorkers: 3,
+    sequence: { sequencer: LongestFirst },
     testTimeout: 60_000,
     hookTimeout: 120_000,
     // In CI once more: a machine that stands still for a minute must not throw a change away. What passed only then is named.
