@@ -14,7 +14,7 @@ export function forkIssues(base: AgentDefinition, fork: AgentDefinition, overlay
     ...policyIssues(fork.compaction).map(({ path, message }) => ({ path: `compaction.${path}`, message })),
     ...modelIssues(fork),
     ...claimCheckIssues(fork),
-    ...approvalIssues(fork),
+    ...approvalIssues(base, fork),
     ...spawnIssues(base, fork),
     ...grantIssues(base, fork, overlay),
   ];
@@ -37,9 +37,18 @@ function claimCheckIssues({ claim_check, tools }: AgentDefinition): DefinitionIs
   ];
 }
 
-function approvalIssues({ approvals, tools }: AgentDefinition): DefinitionIssue[] {
-  const strangers = (approvals?.tools ?? []).filter((tool) => tool !== "*" && !tools.some(({ name }) => name === tool));
-  return strangers.length > 0 ? [{ path: "approvals.tools", message: `names ${strangers.join(", ")}, which the fork does not have` }] : [];
+/** Whoever may fork may not do away with the people who are asked. */
+function approvalIssues({ approvals: before }: AgentDefinition, { approvals, tools }: AgentDefinition): DefinitionIssue[] {
+  const kept = tools.map(({ name }) => name);
+  const strangers = (approvals?.tools ?? []).filter((tool) => tool !== "*" && !kept.includes(tool));
+  const asked = (listed: readonly string[] = []): string[] => (listed.includes("*") ? kept : kept.filter((name) => listed.includes(name)));
+  const freed = asked(before?.tools).filter((name) => !asked(approvals?.tools).includes(name));
+  const isLaxer = before !== undefined && before.on_expiry !== "approve" && approvals?.on_expiry === "approve";
+  return [
+    ...(strangers.length > 0 ? [{ path: "approvals.tools", message: `names ${strangers.join(", ")}, which the fork does not have` }] : []),
+    ...(freed.length > 0 ? [{ path: "approvals.tools", message: `would let ${freed.join(", ")} run unasked; a fork may only add to what waits for a person` }] : []),
+    ...(isLaxer ? [{ path: "approvals.on_expiry", message: "would approve what nobody decided; a fork may not" }] : []),
+  ];
 }
 
 /** By this tool an agent starts others. It comes with `spawn`, and its input schema with the code. */

@@ -38,7 +38,7 @@ const full = {
   },
   grants: ["model:offline:*", "tool:*", "summarizer:*", "agent:*"],
   claim_check: { tools: ["search"], over_bytes: 1000, preview_bytes: 100 },
-  approvals: { tools: ["search"], expires_ms: 1000, on_expiry: "deny" },
+  approvals: { tools: ["search"], expires_ms: 1000, on_expiry: "approve" },
   spawn: { agents: ["helper", "*"], max_depth: 2, max_children: 3, concurrency: 4 },
 } satisfies Required<AgentDefinition> as AgentDefinition;
 
@@ -70,7 +70,7 @@ const changed: { readonly [K in Exclude<keyof AgentDefinition, "name">]-?: NonNu
   },
   grants: ["model:offline:*", "tool:search", "tool:read"],
   claim_check: { tools: ["write"], over_bytes: 2000, preview_bytes: 50 },
-  approvals: { tools: ["*"], expires_ms: 2000, on_expiry: "approve" },
+  approvals: { tools: ["*"], expires_ms: 2000, on_expiry: "deny" },
   spawn: { agents: ["helper"], max_depth: 3, max_children: 4, concurrency: 5 },
 };
 const fields = Object.keys(changed) as (keyof typeof changed)[];
@@ -124,8 +124,8 @@ describe.each(fields)("%s", (field) => {
 });
 
 it.each(fields.filter((field) => !isRequired(shape[field])))("%s is unset by null", (field) => {
-  // The tool that comes with it goes with it.
-  const more = field === "spawn" ? { tools: ["search", "write", "read"] } : {};
+  // The tool that comes with it goes with it, and so does the one that waits for a person.
+  const more = field === "spawn" ? { tools: ["search", "write", "read"] } : field === "approvals" ? { tools: ["write", "read", "agent"], claim_check: null } : {};
   expect(fork({ [field]: null, ...more })).not.toHaveProperty(field);
 });
 
@@ -236,6 +236,24 @@ describe("tools", () => {
     expect(fork({ tools: ["read", "agent"], claim_check: { tools: ["read"] }, approvals: { tools: ["*"] } }).claim_check?.tools).toEqual(["read"]);
     const reader = { ...full, tools: [...full.tools, toolNamed("context")] };
     expect(problems({ claim_check: { tools: ["context"] } }, reader)).toEqual([expect.stringMatching(/^claim_check\.tools names context, by which/)]);
+  });
+});
+
+describe("approvals", () => {
+  const all = { ...full, approvals: { tools: ["*"] } };
+
+  it("may be added to and not taken away, by whatever name", () => {
+    expect(problems({ approvals: null })).toEqual(["approvals.tools would let search run unasked; a fork may only add to what waits for a person"]);
+    expect(problems({ approvals: { tools: ["write"] } })).toEqual([expect.stringContaining("would let search run unasked")]);
+    expect(fork({ approvals: { tools: ["write", "search"] } }).approvals?.tools).toEqual(["write", "search"]);
+    expect(fork({ approvals: { tools: ["*"] } }).approvals?.tools).toEqual(["*"]);
+    expect(problems({ approvals: { tools: ["search"] } }, all)).toEqual([expect.stringContaining("would let write, read, agent run unasked")]);
+    expect(fork({ approvals: { tools: ["search", "write", "read", "agent"] } }, all).approvals?.tools).toHaveLength(4);
+  });
+
+  it("that nobody gives are not given by time", () => {
+    expect(problems({ approvals: { on_expiry: "approve" } }, all)).toEqual(["approvals.on_expiry would approve what nobody decided; a fork may not"]);
+    expect(fork({ approvals: { on_expiry: "deny" } }).approvals?.on_expiry).toBe("deny");
   });
 });
 
