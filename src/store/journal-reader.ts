@@ -40,7 +40,26 @@ interface RawEvent {
   size: number;
 }
 
-const EVENT_COLUMNS = "e.run_id, e.seq, e.type, e.version, e.turn, e.attempt, e.step_key, e.view_epoch, e.origin, e.actor, e.inbox_id, e.payload, e.at, e.fencing_token, e.size";
+const eventColumns = [
+  "run_id",
+  "seq",
+  "type",
+  "version",
+  "turn",
+  "attempt",
+  "step_key",
+  "view_epoch",
+  "origin",
+  "actor",
+  "inbox_id",
+  "payload",
+  "at",
+  "fencing_token",
+  "size",
+] as const;
+const EVENT_COLUMNS = eventColumns.map((column) => `e.${column}`).join(", ");
+/** Of a run that nobody has begun: all that there is of it, in the same round trip. */
+const FIRST_EVENT = eventColumns.map((column) => `f.${column} as first_${column}`).join(", ");
 /** Rows fetched at a time when a whole journal is walked: some MB at most for ordinary events. */
 const PAGE_ROWS = 2_000;
 const NO_END = 2_147_483_647;
@@ -74,8 +93,17 @@ export class JournalReader {
    * line the marker is in.
    */
   async load(runId: string): Promise<LoadedRun | undefined> {
-    const row = await this.row(runId);
-    if (row === undefined) return undefined;
+    const { rows } = await this.#db.query<RawRunRow & FirstEvent & QueryResultRow>({
+      name: "capstan-load",
+      text: this.#named(`select ${RUN_COLUMNS}, ${FIRST_EVENT} from capstan.runs r
+        left join lateral (select ${EVENT_COLUMNS} from capstan.events e where e.run_id = r.id and e.seq = 1 and r.next_seq = 2 and r.seq_offset = 0) f on true
+        where r.id = $1`),
+      values: [runId],
+    });
+    const raw = rows[0];
+    if (raw === undefined) return undefined;
+    const row = toRunRow(raw);
+    if (raw.first_seq !== null) return { row, events: [toRow(firstEvent(raw)).event] };
     const line = row.seqOffset === 0 ? [{ runId, offset: 0, last: undefined, definitionSha: row.definitionSha }] : await this.line(runId);
     const marked = row.viewMarkerSeq === undefined ? undefined : await this.#marked(line, row.viewMarkerSeq);
     const after = marked === undefined ? 0 : tailFrom(marked.marker) - 1;
@@ -177,6 +205,13 @@ export class JournalReader {
     });
     return rows.map((row) => ({ ...row, actor: row.actor ?? undefined, traceparent: row.traceparent ?? undefined }));
   }
+}
+
+type FirstEvent = { readonly [Column in keyof RawEvent as `first_${Column}`]: RawEvent[Column] | null };
+
+function firstEvent(raw: FirstEvent): RawEvent {
+  const columns = eventColumns.map((column) => [column, raw[`first_${column}`]] as const);
+  return { ...Object.fromEntries(columns), seq_offset: 0 } as unknown as RawEvent;
 }
 
 function toRow(raw: RawEvent): JournalRow {
