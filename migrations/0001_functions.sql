@@ -156,6 +156,7 @@ declare
 begin
   if send.kind is distinct from 'input' then raise exception 'kind % is not known: send takes ''input''', coalesce(send.kind, 'null') using errcode = 'KC006'; end if;
   if send.payload is null then raise exception 'payload is null' using errcode = 'KC006'; end if;
+  if length(send.dedupe_key) not between 1 and 500 then raise exception 'dedupe_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
   if octet_length(send.payload::text) > 1048576 then
     raise exception 'input of % bytes is over the inline limit of 1048576 bytes', octet_length(send.payload::text) using errcode = 'KC005';
   end if;

@@ -1,6 +1,6 @@
 /** What the fields of a forked definition must be to each other, and that a fork grants nothing that its base did not. */
 import { policyIssues } from "./compaction/policy.ts";
-import { CONTEXT_TOOL, type AgentDefinition } from "./definition.ts";
+import { CONTEXT_TOOL, type AgentDefinition, type ToolDefinition } from "./definition.ts";
 import { grantsOf, isGranted, isNarrower } from "./grants.ts";
 import type { JsonObject } from "./json.ts";
 import type { DefinitionIssue } from "./overlay.ts";
@@ -37,18 +37,32 @@ function claimCheckIssues({ claim_check, tools }: AgentDefinition): DefinitionIs
   ];
 }
 
-/** Whoever may fork may not do away with the people who are asked. */
-function approvalIssues({ approvals: before }: AgentDefinition, { approvals, tools }: AgentDefinition): DefinitionIssue[] {
-  const kept = tools.map(({ name }) => name);
-  const strangers = (approvals?.tools ?? []).filter((tool) => tool !== "*" && !kept.includes(tool));
-  const asked = (listed: readonly string[] = []): string[] => (listed.includes("*") ? kept : kept.filter((name) => listed.includes(name)));
-  const freed = asked(before?.tools).filter((name) => !asked(approvals?.tools).includes(name));
-  const isLaxer = before !== undefined && before.on_expiry !== "approve" && approvals?.on_expiry === "approve";
+/** Whoever may fork may not do away with the people who are asked, nor answer for them by a clock. */
+function approvalIssues(base: AgentDefinition, fork: AgentDefinition): DefinitionIssue[] {
+  const kept = fork.tools.map(({ name }) => name);
+  const strangers = (fork.approvals?.tools ?? []).filter((tool) => tool !== "*" && !kept.includes(tool));
+  const freed: string[] = [];
+  const laxer: string[] = [];
+  for (const tool of fork.tools) {
+    const [before, after] = [ruleOf(base, tool), ruleOf(fork, tool)];
+    if (before === undefined) continue;
+    if (after === undefined || (before.always && !after.always)) freed.push(tool.name);
+    else if (after.approvesAfterMs < before.approvesAfterMs) laxer.push(tool.name);
+  }
   return [
     ...(strangers.length > 0 ? [{ path: "approvals.tools", message: `names ${strangers.join(", ")}, which the fork does not have` }] : []),
     ...(freed.length > 0 ? [{ path: "approvals.tools", message: `would let ${freed.join(", ")} run unasked; a fork may only add to what waits for a person` }] : []),
-    ...(isLaxer ? [{ path: "approvals.on_expiry", message: "would approve what nobody decided; a fork may not" }] : []),
+    ...(laxer.length > 0 ? [{ path: "approvals.on_expiry", message: `would approve ${laxer.join(", ")} when nobody has decided, or sooner than before; a fork may not` }] : []),
   ];
+}
+
+/** What is asked before a tool is executed: always, or by its predicate; and after how long nobody's word counts as a yes. */
+function ruleOf({ approvals }: AgentDefinition, tool: ToolDefinition): { readonly always: boolean; readonly approvesAfterMs: number } | undefined {
+  const isListed = approvals !== undefined && (approvals.tools.includes("*") || approvals.tools.includes(tool.name));
+  const rule = isListed ? approvals : tool.approval;
+  if (rule === undefined) return undefined;
+  const approves = rule.on_expiry === "approve" && rule.expires_ms !== undefined;
+  return { always: isListed || tool.approval?.when !== "predicate", approvesAfterMs: approves ? (rule.expires_ms as number) : Number.POSITIVE_INFINITY };
 }
 
 /** By this tool an agent starts others. It comes with `spawn`, and its input schema with the code. */

@@ -89,7 +89,12 @@ export async function atBoundary(turn: Turn): Promise<BoundaryMove> {
 export async function checkGates(turn: Turn): Promise<"rest" | "go_on"> {
   const { memory, state } = turn.session;
   const { row } = memory;
-  if (isTerminal(state.status) || (memory.fresh && memory.paused)) return "rest";
+  if (isTerminal(state.status)) return "rest";
+  // A memory of an earlier job may tell of a pause that is over: the claim says whether it is. What is held was told by its own last commit.
+  if (memory.paused && (memory.fresh || turn.session.token !== undefined)) {
+    if (turn.session.token !== undefined) await turn.commit({ release: true, wish: "now" });
+    return "rest";
+  }
   if (row.deadline !== undefined && turn.now >= row.deadline) {
     await fail(turn, "RUN_DEADLINE", `the run's deadline ${row.deadline.toISOString()} has passed`);
     return "rest";
@@ -118,6 +123,8 @@ export async function afterAnswer(turn: Turn, definition: AgentDefinition, model
   if (phase.kind !== "answered") return "go_on";
   if (session.memory.inboxPending > 0) {
     if (session.hasStaged) await turn.commit();
+    // It came beside the answer: the turn has ended by itself, and whoever stopped it is told that it is over.
+    if (await stopIfAsked(turn)) return "rest";
     await applyInbox(turn, { definition, model });
     // Only news for the model makes one more turn of it: a compaction does not.
     if (session.state.phase.kind !== "answered") return "go_on";
@@ -139,7 +146,7 @@ export async function afterAnswer(turn: Turn, definition: AgentDefinition, model
     },
     decision.kind === "await_input" ? deadline : undefined,
   );
-  if (ended === "ended") return "rest";
+  if (ended === "ended" || (await stopIfAsked(turn))) return "rest";
   await applyInbox(turn, { definition, model });
   return session.state.phase.kind === "answered" ? await afterAnswer(turn, definition, model) : "go_on";
 }

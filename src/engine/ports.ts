@@ -147,9 +147,17 @@ export interface JournalStore {
   childOutcomes(runId: string, call: string): Promise<ChildOutcome[]>;
 }
 
+export interface PromotedDefinition {
+  readonly sha: string;
+  readonly definition: AgentDefinition;
+  /** No run is started by its name any more. */
+  readonly isRetired: boolean;
+}
+
 export interface DefinitionStore {
   get(sha: string): Promise<AgentDefinition | undefined>;
-  promoted(name: string): Promise<{ sha: string; definition: AgentDefinition } | undefined>;
+  /** Also of a retired agent: runs that were enqueued before it retired are served. */
+  promoted(name: string): Promise<PromotedDefinition | undefined>;
 }
 
 export interface BlobStore {

@@ -71,6 +71,7 @@ async function checkChild(turn: Turn, parent: AgentDefinition, { agent, input, c
   if (!mayStart) return `agent ${JSON.stringify(agent.slice(0, 100))} is not among those you may start (${allowed.join(", ")})`;
   const found = await turn.deps.definitions.promoted(agent);
   if (found === undefined) return `there is no agent ${JSON.stringify(agent)}`;
+  if (found.isRetired) return `agent ${agent} is retired and starts no more runs`;
   const { definition: child, sha } = found;
   const json = input === undefined ? ({ ok: true, value: "" } as const) : toJsonValue(input);
   if (!json.ok) return `its input cannot be stored: at ${json.problem.path}, ${json.problem.problem}`;

@@ -211,6 +211,6 @@ function openCalls(turn: Turn): OpenCall[] {
 
 function stageWait(turn: Turn, { index, call }: OpenCall, wait: CallWait): void {
   const { session } = turn;
-  const waitId = waitIdOf(session.memory.row.id, session.state.turn, index);
+  const waitId = waitIdOf(session.memory.row.id, session.state.turn, index, wait.kind === "approval" ? "leave" : "result");
   session.stage("call.waiting", { call_id: call.call_id, index, name: call.name, wait_id: waitId, wait });
 }

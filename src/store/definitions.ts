@@ -2,7 +2,7 @@
 import { createHash } from "node:crypto";
 import type pg from "pg";
 import { agentDefinition, definitionText, normalizeDefinition, type AgentDefinition } from "../domain/definition.ts";
-import type { DefinitionStore } from "../engine/ports.ts";
+import type { DefinitionStore, PromotedDefinition } from "../engine/ports.ts";
 
 export function definitionSha(definition: AgentDefinition): string {
   return `sha256:${createHash("sha256").update(definitionText(definition)).digest("hex")}`;
@@ -31,11 +31,14 @@ export class PostgresDefinitionStore implements DefinitionStore {
   }
 
   /** Also of a retired agent: a run that was enqueued before any definition was known goes on. */
-  async promoted(name: string): Promise<{ sha: string; definition: AgentDefinition } | undefined> {
-    const { rows } = await this.#db.query<{ promoted_sha: string }>(this.#named("select promoted_sha from capstan.agents where name = $1"), [name]);
-    const sha = rows[0]?.promoted_sha;
-    const definition = sha === undefined ? undefined : await this.get(sha);
-    return sha === undefined || definition === undefined ? undefined : { sha, definition };
+  async promoted(name: string): Promise<PromotedDefinition | undefined> {
+    const { rows } = await this.#db.query<{ promoted_sha: string; retired: boolean }>(
+      this.#named("select promoted_sha, retired_at is not null as retired from capstan.agents where name = $1"),
+      [name],
+    );
+    const [row] = rows;
+    const definition = row && (await this.get(row.promoted_sha));
+    return row === undefined || definition === undefined ? undefined : { sha: row.promoted_sha, definition, isRetired: row.retired };
   }
 
   /**

@@ -232,7 +232,14 @@ class Importer {
   }
 
   async #insert(table: "runs" | "inbox" | "signals" | "compaction_tasks", row: Readonly<Record<string, unknown>>): Promise<void> {
-    await this.#query(`insert into capstan.${table} select r.* from jsonb_populate_record(null::capstan.${table}, $1::jsonb) r`, [JSON.stringify(row)]);
+    // Only the columns that the file has: those that came after its build keep their defaults.
+    const [known] = await this.#query<{ columns: string | null }>(
+      `select string_agg(quote_ident(a.attname), ', ' order by a.attnum) as columns from pg_attribute a
+       where a.attrelid = 'capstan.${table}'::regclass and a.attnum > 0 and not a.attisdropped and a.attname = any($1::text[])`,
+      [Object.keys(row)],
+    );
+    const columns = known?.columns ?? "";
+    await this.#query(`insert into capstan.${table} (${columns}) select ${columns} from jsonb_populate_record(null::capstan.${table}, $1::jsonb) r`, [JSON.stringify(row)]);
   }
 
   async #query<Row extends pg.QueryResultRow>(text: string, values: unknown[]): Promise<Row[]> {

@@ -252,8 +252,16 @@ describe("approvals", () => {
   });
 
   it("that nobody gives are not given by time", () => {
-    expect(problems({ approvals: { on_expiry: "approve" } }, all)).toEqual(["approvals.on_expiry would approve what nobody decided; a fork may not"]);
+    const said = expect.stringMatching(/^approvals\.on_expiry would approve .*; a fork may not$/) as string;
+    expect(problems({ approvals: { on_expiry: "approve", expires_ms: 1 } }, all)).toEqual([said]);
     expect(fork({ approvals: { on_expiry: "deny" } }).approvals?.on_expiry).toBe("deny");
+    // Sooner is laxer too.
+    expect(problems({ approvals: { expires_ms: 1 } })).toEqual([said]);
+    expect(fork({ approvals: { expires_ms: 5_000 } }).approvals?.expires_ms).toBe(5_000);
+    // Also where the tool itself asks, and the agent said nothing.
+    const asks = { ...full, approvals: undefined, tools: full.tools.map((one) => (one.name === "search" ? { ...one, approval: { when: "always" as const } } : one)) };
+    expect(problems({ approvals: { tools: ["search"], expires_ms: 1, on_expiry: "approve" } }, asks)).toEqual([said]);
+    expect(fork({ approvals: { tools: ["search"], expires_ms: 1 } }, asks).approvals?.tools).toEqual(["search"]);
   });
 });
 

@@ -368,6 +368,8 @@ class Job {
     const { modelRun: run } = this;
     if (this.#see().length > 0) {
       if (this.#staged) this.#commit();
+      const early = this.#stopItem();
+      if (early !== undefined) return this.#stopTurn(early);
       this.#apply(this.#see());
       if (this.d.phase !== "answered") return GO_ON;
     }
@@ -386,6 +388,8 @@ class Job {
       this.#staged = before.staged;
       this.#pending = run.inbox.length;
       if (this.#staged) this.#commit({ turnDone: true });
+      const late = this.#stopItem();
+      if (late !== undefined) return this.#stopTurn(late);
       this.#apply(this.modelRun.inbox.filter(({ id }) => !this.#consumed.has(id)));
       if (this.d.phase !== "answered") return GO_ON;
     }

@@ -55,6 +55,7 @@ made("counting", [
   },
 ]);
 made("failing", [{ failure: { code: "PROVIDER_AUTH", message: "no key", retryable: false } }]);
+made("retired", ["never"]);
 made("strict-input", ["ok"], { input: z.object({ n: z.number() }) });
 const parent = made("parent", [{ toolCalls: [{ name: "agent", input: { op: "spawn", agent: "echo", input: "this" } }] }, lastOutput], { spawn: { agents: ["echo"] } });
 const fanOut = made(
@@ -79,6 +80,7 @@ const wrong = made(
       { agent: "nobody", input: "x" },
       { agent: "strict-input", input: { n: "many" } },
       { agent: "echo", input: "x", compaction: { autocompact_at_pct: 12 } },
+      { agent: "retired", input: "x" },
     ]),
     lastOutput,
   ],
@@ -173,11 +175,13 @@ describe("spawn", () => {
   });
 
   it("says of each child what is wrong before any is started", async () => {
+    await lab.capstan.agents.retire("retired");
     const run = await start(wrong);
     const said = await outputOf(run);
     expect(said).toContain('child 1: there is no agent "nobody"');
     expect(said).toContain("child 2: its input does not fit agent strict-input: n:");
     expect(said).toContain("child 3: compaction.autocompact_at_pct must be");
+    expect(said).toContain("child 4: agent retired is retired and starts no more runs");
     expect(await children(run)).toEqual([]);
   });
 

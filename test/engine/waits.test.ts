@@ -89,6 +89,22 @@ const tooSoon = made("too-soon", [call("order_soon"), (request) => lastOutput(re
   ],
 });
 
+const thenSleeps = made("then-sleeps", [call("approved_nap"), "Awake."], {
+  tools: [tool({ name: "approved_nap", description: "Sleeps.", input: z.object({}), approval: true, execute: () => sleep(200) })],
+});
+const thenWaits = made("then-waits", [call("approved_order"), (request) => lastOutput(request)], {
+  tools: [
+    tool({
+      name: "approved_order",
+      description: "Orders.",
+      input: z.object({}),
+      approval: true,
+      execute: (_, context) => (executed.push({ tool: "approved_order", input: context.completionToken }), later()),
+    }),
+  ],
+});
+const allListed = made("all-listed", [call("wait", { signal: "go" }), (request) => lastOutput(request)], { tools: [waitTool()], approvals: { tools: ["*"] } });
+
 function lastOutput(request: { readonly messages: readonly { readonly role: string; readonly content: unknown }[] }): string {
   const last = request.messages.at(-1)?.content as { output: unknown }[];
   return JSON.stringify(last.map(({ output }) => output));
@@ -214,6 +230,37 @@ describe("an approval", () => {
     const run = await start(listed);
     await lab.capstan.waits.approve((await waiting(run, "approval")).id);
     expect((await ended(run)).output).toBe("Done.");
+  });
+
+  it("is one wait, and what the approved tool then waits for another", async () => {
+    const nap = await start(thenSleeps);
+    await lab.capstan.waits.approve((await waiting(nap, "approval")).id);
+    expect((await ended(nap)).output).toBe("Awake.");
+
+    const order = await start(thenWaits);
+    await lab.capstan.waits.approve((await waiting(order, "approval")).id);
+    await waiting(order, "signal");
+    const [token] = calls("approved_order") as [string];
+    await lab.capstan.waits.complete(token, { shipped: true });
+    expect((await ended(order)).output).toBe('[{"shipped":true}]');
+    expect(calls("approved_order")).toHaveLength(1);
+
+    const signal = await start(allListed);
+    await lab.capstan.waits.approve((await waiting(signal, "approval")).id);
+    await waiting(signal, "signal");
+    await signal.signal("go", "now");
+    expect((await ended(signal)).output).toBe('["now"]');
+    for (const { id } of [nap, order, signal]) await lab.intact(id);
+  });
+
+  it("takes no arguments beyond the limit", async () => {
+    const run = await start(approved);
+    const wait = await waiting(run, "approval");
+    await expect(lab.db.query("select capstan.decide($1, 'approve', jsonb_build_object('amount', 1, 'x', repeat('y', 1000001)))", [wait.id])).rejects.toMatchObject({
+      code: "KC005",
+    });
+    await lab.capstan.waits.deny(wait.id);
+    await ended(run);
   });
 
   it("for what was never asked is refused by name", async () => {

@@ -837,6 +837,7 @@ begin
     raise exception 'input is for approve, and is an object: the arguments to use instead' using errcode = 'KC006';
   end if;
   if octet_length(decide.reason) > 10000 then raise exception 'reason has more than 10,000 bytes' using errcode = 'KC005'; end if;
+  if octet_length(decide.input::text) > 1000000 then raise exception 'input has more than 1,000,000 bytes' using errcode = 'KC005'; end if;
   v_wait := capstan.take_wait(decide.wait_id, array['approval']);
   v_answer := jsonb_strip_nulls(jsonb_build_object('decision', decide.decision, 'reason', decide.reason)) || case when decide.input is null then '{}' else jsonb_build_object('input', decide.input) end;
   update capstan.waits w set answered_at = capstan.now(), answer = v_answer, answered_by = decide.actor where w.id = v_wait.id;
@@ -1469,6 +1470,7 @@ declare
 begin
   if send.kind is distinct from 'input' then raise exception 'kind % is not known: send takes ''input''', coalesce(send.kind, 'null') using errcode = 'KC006'; end if;
   if send.payload is null then raise exception 'payload is null' using errcode = 'KC006'; end if;
+  if length(send.dedupe_key) not between 1 and 500 then raise exception 'dedupe_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
   if octet_length(send.payload::text) > 1048576 then
     raise exception 'input of % bytes is over the inline limit of 1048576 bytes', octet_length(send.payload::text) using errcode = 'KC005';
   end if;
@@ -1503,6 +1505,7 @@ declare
 begin
   if signal.name is null or length(signal.name) not between 1 and 200 then raise exception 'a signal''s name has 1 to 200 characters' using errcode = 'KC006'; end if;
   if signal.payload is null then raise exception 'payload is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
+  if length(signal.dedupe_key) not between 1 and 500 then raise exception 'dedupe_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
   if octet_length(signal.payload::text) > 1000000 then raise exception 'the payload has more than 1,000,000 bytes' using errcode = 'KC005'; end if;
   select * into v_run from capstan.runs r where r.id = signal.run_id for no key update;
   if not found then raise exception 'no run %', signal.run_id using errcode = 'KC002'; end if;
@@ -1583,7 +1586,10 @@ begin
     raise exception 'run % is not interactive: nothing could make it go on', stop_run.run_id using errcode = 'KC008', hint = 'Pause it, or cancel it.';
   end if;
   select i.id into v_id from capstan.inbox i where i.run_id = stop_run.run_id and i.kind = 'stop' and i.applied_seq is null;
-  if found then return v_id; end if;
+  if found then
+    if v_run.worker_id is null then perform capstan.wish_for(v_run, capstan.now()); end if;
+    return v_id;
+  end if;
   if v_run.state = 'queued' or (v_run.state = 'waiting' and v_run.wait_reason not in ('approval', 'children', 'signal', 'timer', 'retry', 'quota', 'compaction')) then
     raise exception 'run % is not in the middle of a turn (%)', stop_run.run_id, coalesce(v_run.wait_reason, v_run.state) using errcode = 'KC009', hint = 'It takes input now.';
   end if;
@@ -1673,7 +1679,12 @@ CREATE OR REPLACE FUNCTION capstan.wish_again(run capstan.runs)
  LANGUAGE plpgsql
 AS $function$
 begin
-  if run.worker_id is not null or (run.state = 'queued' and run.run_at > capstan.now()) then return; end if;
+  if run.worker_id is not null then return; end if;
+  if run.state = 'queued' and run.run_at > capstan.now() then
+    -- Its wish for that time is there, unless it has come from another database.
+    if not exists (select from capstan.wishes w where w.run_id = run.id) then perform capstan.wish_for(run, run.run_at); end if;
+    return;
+  end if;
   if run.finished_at is not null then
     -- Ended while it was paused, or after: only a compaction is still to be done for it.
     if run.inbox_pending > 0 and exists (select from capstan.inbox i where i.run_id = run.id and i.applied_seq is null and i.kind in ('compact', 'compaction')) then

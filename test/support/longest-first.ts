@@ -6,6 +6,7 @@ const LONGEST = ["crash-matrix", "compaction-matrix", "interleavings"];
 /** Vitest knows how long files take from their last run; a fresh clone has had none. */
 export default class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    // oxlint-disable-next-line unicorn/no-array-sort -- vitest's own name for it
     const sorted = await super.sort(files);
     const rank = ({ moduleId }: TestSpecification): number => {
       const place = LONGEST.findIndex((name) => moduleId.endsWith(`/${name}.test.ts`));

@@ -57,6 +57,13 @@ async function parked(): Promise<string> {
 }
 
 describe("an exported run", () => {
+  it("that is for a later time keeps it", async () => {
+    const later = new Date(Date.now() + 86_400_000);
+    const { id } = await source.capstan.enqueue(mover, "later", { runAt: later });
+    await target.capstan.importRun(from(await collect(source.capstan.exportRun(id))));
+    expect((await target.db.query("select at, ready from capstan.wishes where run_id = $1", [id])).rows).toEqual([{ at: later, ready: false }]);
+  });
+
   it("with blobs, a waiting input and a kept signal goes on elsewhere with requests of the same bytes", async () => {
     const id = await parked();
     const before = await source.events(id);

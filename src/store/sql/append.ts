@@ -58,7 +58,10 @@ with limits as materialized (
         and exists (select from capstan.workers w where w.id = $31::uuid and w.ended_at is null)
       else r.fencing_token = h.token and r.worker_id = $31::uuid end
     and (h.inbox_most is null or r.inbox_pending - h.applied <= h.inbox_most) and r.inbox_pending >= h.applied
-  returning r.id, r.fencing_token, r.inbox_pending, r.paused or exists (select from capstan.pauses p where p.value in ('*', r.tenant)) as paused, r.journal_bytes, r.pool, r.priority, r.agent, r.tenant, r.taken_over, h.wish_at, h.append_id, l.now
+  returning r.id, r.fencing_token, r.inbox_pending, r.paused or exists (select from capstan.pauses p where p.value in ('*', r.tenant)) as paused, r.journal_bytes, r.pool, r.priority, r.agent, r.tenant, r.taken_over, h.append_id, l.now,
+    -- A stop that came beside this commit found the run held, and wished for nothing.
+    case when h.release and r.finished_at is null and r.inbox_pending > 0 and exists (select from capstan.inbox i where i.run_id = r.id and i.kind = 'stop' and i.applied_seq is null)
+      then '-infinity' else h.wish_at end as wish_at
 ), written as (
   insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, step_key, origin, actor, inbox_id, blob_refs, payload)
   select c.id, c.now, c.append_id, e.seq, e.turn, c.fencing_token, e.epoch, octet_length(e.payload), e.version, e.attempt, e.type, e.step_key, e.origin, e.actor, e.inbox_id,
