@@ -90,7 +90,7 @@ type Run = { readonly runId: string; readonly scenario: string };
 
 /** Until it has ended, or an interactive one has had all its steps. */
 async function finish(db: pg.Pool, { runId, scenario }: Run): Promise<void> {
-  const options = { withinMs: 120_000, describe: () => describeRun(db, runId) };
+  const options = { withinMs: 300_000, describe: () => describeRun(db, runId) };
   const rest = (what: string, turnsAbove: number): Promise<unknown> =>
     eventually(
       `${scenario} ${what}`,
@@ -161,7 +161,7 @@ async function runCell(cell: Cell, id: number, url: string, db: pg.Pool): Promis
 }
 
 describe(`workers killed at ${points.length} points of a compaction (${cells.length} cells)`, () => {
-  it("leave each task to others, who settle it once, and a view that is rebuilt as it was", { timeout: 1_800_000 }, async () => {
+  it("leave each task to others, who settle it once, and a view that is rebuilt as it was", { timeout: 3_600_000 }, async () => {
     const waiting = cells.map((cell, id) => ({ cell, id }));
     const problems: string[] = [];
     const work = async (url: string): Promise<void> => {

@@ -36,7 +36,7 @@ it(`do what the model says, in ${SEQUENCES} sequences`, async () => {
   const failed = results.flatMap((result, n) => (result.status === "rejected" ? [`CAPSTAN_SEED=${seed} (lane ${n}): ${told(result.reason as Error)}`] : []));
   if (failed.length > 0) throw new Error(failed.join("\n\n"));
   expect(played).toBeGreaterThanOrEqual(SEQUENCES);
-}, 1_200_000);
+}, 3_600_000);
 
 /** The counterexample as it was drawn, and what was seen in it. */
 function told({ message, cause }: Error): string {
