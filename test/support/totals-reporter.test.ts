@@ -5,6 +5,7 @@ import { expect, it } from "vitest";
 
 /** A suite of its own, run by a second vitest: the skipped test is what the totals must not count as passed. */
 const files = {
+  // Its skipped test is the case: the totals must name it and not count it as passed.
   "passes.test.mjs": `
     import { it } from "vitest";
     it("passes", () => {}); it.skip("is skipped", () => {}); it("fails", () => { throw new Error("no"); });`,
