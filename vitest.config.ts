@@ -19,9 +19,17 @@ const withoutPostgres = [
 
 /**
  * Worker processes that are killed, suspended, cut off and raced, case by case, which is minutes of waiting for leases to
- * run out; the demo from its first line to its last; a conversation of a thousand turns. `npm run test:long`, and `.ci/run` with every cell of the matrices. `npm test` kills at each failpoint once.
+ * run out; a thousand followers and ten thousand queued runs; the demo from its first line to its last; a conversation of a
+ * thousand turns; the package as it is installed. `npm run test:long`, and `.ci/run` with every cell of the matrices. `npm test` kills at each failpoint once.
  */
-const long = ["test/chaos/!(crash-matrix|compaction-matrix|cancel).test.ts", "test/conversations/{chain,long-runs}.test.ts", "test/cli/demo.test.ts"];
+const long = [
+  "test/chaos/!(crash-matrix|compaction-matrix|cancel).test.ts",
+  "test/conversations/{chain,long-runs}.test.ts",
+  "test/cli/demo.test.ts",
+  "test/queue/fairness-workers.test.ts",
+  "test/http/stream-thousand.test.ts",
+  "test/package/package.test.ts",
+];
 
 /** What meets the server itself: the same tests on a Postgres of another version, build and way of connecting. */
 const onContainers = ["test/{store,queue,engine,client,capabilities,testing,providers,telemetry}/**/*.test.ts", "test/cli/migrate-doctor.test.ts", "test/chaos/cancel.test.ts"];
@@ -51,7 +59,7 @@ export default defineConfig({
       { extends: true, test: { name: "long", include: long, globalSetup: ["./test/support/global-setup.ts"] } },
       {
         extends: true,
-        test: { name: "container", include: onContainers, exclude: [...withoutPostgres, "test/engine/interleavings.test.ts"], globalSetup: ["./test/support/global-setup.ts"] },
+        test: { name: "container", include: onContainers, exclude: [...withoutPostgres, ...long, "test/engine/interleavings.test.ts"], globalSetup: ["./test/support/global-setup.ts"] },
       },
     ],
   },

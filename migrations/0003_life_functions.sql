@@ -23,14 +23,14 @@ declare
   v_call jsonb := jsonb_build_object('run_id', parent.id, 'call_id', wait ->> 'call_id');
 begin
   for v_child in select c from jsonb_array_elements(wait -> 'children') with ordinality as x(c, n) order by n loop
-    v_payload := jsonb_strip_nulls(jsonb_build_object('compaction', v_child -> 'compaction', 'grants', v_child -> 'grants'))
+    v_payload := jsonb_strip_nulls(jsonb_build_object('compaction', v_child -> 'compaction', 'grants', v_child -> 'grants', 'budget', v_child -> 'budget'))
       || jsonb_build_object('origin', 'spawn', 'agent', v_child ->> 'agent', 'definition_sha', v_child ->> 'definition_sha', 'input', v_child -> 'input',
         'parent', v_call || jsonb_build_object('index', v_index));
     insert into capstan.runs (id, created_at, updated_at, tenant, subject, agent, origin, interactive, pool, priority, labels, metadata, deadline,
-        traceparent, tracestate, definition_sha, policy, grants, parent_run_id, parent_call, child_index, root_run_id, depth, next_seq, journal_bytes)
+        traceparent, tracestate, definition_sha, policy, overrides, grants, parent_run_id, parent_call, child_index, root_run_id, depth, next_seq, journal_bytes)
       values ((v_child ->> 'run_id')::uuid, at, at, parent.tenant, parent.subject, v_child ->> 'agent', 'spawn', false, parent.pool, parent.priority, parent.labels,
         parent.metadata, least(parent.deadline, (v_child ->> 'deadline')::timestamptz), coalesce(parent.last_span, parent.traceparent), parent.tracestate,
-        v_child ->> 'definition_sha', v_child -> 'compaction', v_child -> 'grants', parent.id, call, v_index, coalesce(parent.root_run_id, parent.id), parent.depth + 1, 2,
+        v_child ->> 'definition_sha', v_child -> 'compaction', case when v_child ? 'budget' then jsonb_build_object('budget', v_child -> 'budget') end, v_child -> 'grants', parent.id, call, v_index, coalesce(parent.root_run_id, parent.id), parent.depth + 1, 2,
         octet_length(v_payload::text))
       returning * into v_run;
     insert into capstan.events (run_id, at, append_id, seq, turn, fencing_token, view_epoch, size, version, attempt, type, origin, payload)
@@ -56,6 +56,7 @@ begin
     perform capstan.cancel_run(v_id, 'the run that started it has ended');
   end loop;
   select * into v_run from capstan.runs r where r.id = ended;
+  if v_run.concurrency_key is not null then perform capstan.leave_key(v_run, at); end if;
   if v_run.parent_run_id is null then return; end if;
   select * into v_parent from capstan.runs p where p.id = v_run.parent_run_id for no key update;
   if not found or v_parent.finished_at is not null then return; end if;
@@ -87,7 +88,7 @@ declare
   v_signal capstan.signals;
   v_id uuid;
 begin
-  if coalesce(current_setting('capstan_import.running', true), '') = 'on' then return null; end if;
+  if (coalesce(current_setting('capstan_import.running', true), '') = 'on' and has_table_privilege(session_user, 'capstan.runs', 'insert')) then return null; end if;
   if new.type <> 'call.waiting' then
     if new.type = 'turn.stopped' then
       update capstan.waits w set settled_at = new.at where w.run_id = new.run_id and w.settled_at is null;
@@ -131,7 +132,7 @@ CREATE FUNCTION capstan.take_wait(wait_id uuid, kinds text[]) RETURNS capstan.wa
 declare v_wait capstan.waits;
 begin
   select * into v_wait from capstan.waits w where w.id = take_wait.wait_id;
-  if not found or v_wait.kind <> all(kinds) then
+  if not found or v_wait.kind <> all(kinds) or not capstan.reaches(v_wait.tenant) then
     raise exception 'nothing waits under % (%)', coalesce(wait_id::text, 'null'), array_to_string(kinds, ', ') using errcode = 'KC010', hint = 'capstan approvals list shows what waits for somebody.';
   end if;
   perform from capstan.runs r where r.id = v_wait.run_id for no key update;
@@ -202,7 +203,7 @@ begin
   if signal.payload is null then raise exception 'payload is null; give a JSON value (''null''::jsonb for none)' using errcode = 'KC006'; end if;
   if length(signal.dedupe_key) not between 1 and 500 then raise exception 'dedupe_key must have 1 to 500 characters' using errcode = 'KC006'; end if;
   if octet_length(signal.payload::text) > 1000000 then raise exception 'the payload has more than 1,000,000 bytes' using errcode = 'KC005'; end if;
-  select * into v_run from capstan.runs r where r.id = signal.run_id for no key update;
+  select * into v_run from capstan.runs r where r.id = signal.run_id and capstan.reaches(r.tenant) for no key update;
   if not found then raise exception 'no run %', signal.run_id using errcode = 'KC002'; end if;
   if signal.dedupe_key is not null then
     select s.id into v_id from capstan.signals s where s.run_id = signal.run_id and s.dedupe_key = signal.dedupe_key;
@@ -307,7 +308,7 @@ begin
     return;
   end if;
   if run.state in ('queued', 'running') or run.inbox_pending > 0 then
-    -- One that waits for an elder sibling goes on waiting for it.
+    -- One that waits for an elder sibling, or for its key, goes on waiting for it.
     if not exists (select from capstan.wishes w where w.run_id = run.id) then perform capstan.wish_for(run, capstan.now()); end if;
   elsif run.wake_at is not null or run.deadline is not null then
     perform capstan.wish_for(run, least(run.wake_at, run.deadline));
@@ -363,5 +364,7 @@ begin
   update capstan.runs r set paused = land_run.paused, updated_at = v_now,
       inbox_pending = (select count(*) from capstan.inbox i where i.run_id = r.id and i.applied_seq is null)
     where r.id = land_run.run_id returning * into v_run;
-  if not land_run.paused then perform capstan.wish_again(v_run); end if;
+  -- One that had not begun asks for its key here.
+  if v_run.state = 'queued' and v_run.concurrency_key is not null and v_run.fencing_token = 0 then perform capstan.enter_key(v_run, 'queue', v_now);
+  elsif not land_run.paused then perform capstan.wish_again(v_run); end if;
 end $$;

@@ -17,6 +17,11 @@ begin
     subject => v_options ->> 'subject',
     pool => coalesce(v_options ->> 'pool', 'turn'),
     concurrency_key => v_options ->> 'concurrency_key',
+    concurrency_limit => (v_options ->> 'concurrency_limit')::int,
+    concurrency_scope => v_options ->> 'concurrency_scope',
+    on_conflict => v_options ->> 'on_conflict',
+    compaction => v_options -> 'compaction',
+    budget => v_options -> 'budget',
     actor => run_of_schedule.actor,
     created => jsonb_build_object('origin', 'schedule', 'schedule', jsonb_build_object('name', schedule.name,
       'tick', to_char(coalesce(run_of_schedule.tick, capstan.now()) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))));

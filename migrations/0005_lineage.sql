@@ -17,6 +17,8 @@ begin
       from capstan.events e
       where e.run_id = run_phases.run_id and e.type in ('run.created', 'model.requested', 'model.responded', 'model.failed', 'model.corrected',
         'tool.completed', 'tool.failed', 'tool.interrupted', 'turn.stopped', 'input.applied')
+        -- The model was told to wrap up: a message, as a correction is one.
+        or (e.run_id = run_phases.run_id and e.type = 'budget.reached' and e.payload ->> 'text' is not null)
     ), grouped as (
       select t.*, count(*) filter (where t.type not like 'tool.%') over (order by t.seq) as opener, lead(t.seq) over (order by t.seq) as next_seq from told t
     ), counted as (
@@ -78,7 +80,8 @@ CREATE FUNCTION capstan.derive_run(
   digest bytea,
   options jsonb,
   actor text,
-  run_id uuid
+  run_id uuid,
+  budget jsonb default null
 ) RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 declare
@@ -95,6 +98,8 @@ declare
   v_marker int;
   v_is_last_view boolean;
   v_compaction jsonb;
+  v_budget jsonb;
+  v_problem text;
   v_payload jsonb;
   v_size int;
   v_run capstan.runs;
@@ -105,10 +110,13 @@ begin
   if v_options ->> 'pool' = 'summarize' then
     raise exception 'pool summarize makes summaries and takes no runs' using errcode = 'KC006', hint = 'Leave pool out, or name one that workers of yours serve.';
   end if;
-  if jsonb_typeof(derive_run.compaction) <> 'object' then raise exception 'compaction is not an object' using errcode = 'KC006'; end if;
   if derive_run.definition_sha is not null then
     select d.definition into v_definition from capstan.agent_definitions d where d.sha = derive_run.definition_sha and d.name = base.agent;
     if not found then raise exception 'agent % has no definition %', base.agent, derive_run.definition_sha using errcode = 'KC006'; end if;
+  end if;
+  if exists (select from capstan.quota_limits l where l.kind = 'run')
+    and not exists (select from capstan.runs r where r.tenant = base.tenant and r.idempotency_key = derive_run.idempotency_key) then
+    perform capstan.check_queue(base.tenant, base.agent);
   end if;
   v_at := capstan.fork_point(base, derive_run.at, derive_run.input is not null or v_interactive);
   select * into v_first from capstan.events e where e.run_id = base.id and e.seq = 1;
@@ -127,11 +135,18 @@ begin
       cross join lateral (select e.seq from capstan.events e where e.run_id = l.id and e.seq <= l.last and e.type = 'context.compacted' order by e.seq desc limit 1) m;
   end if;
   v_is_last_view := not exists (select from capstan.events e where e.run_id = base.id and e.seq > v_at
-    and e.type in ('model.responded', 'model.corrected', 'tool.completed', 'tool.failed', 'tool.interrupted', 'input.applied', 'context.compacted', 'context.pruned'));
+    and (e.type in ('model.responded', 'model.corrected', 'tool.completed', 'tool.failed', 'tool.interrupted', 'input.applied', 'context.compacted', 'context.pruned')
+      or (e.type = 'budget.reached' and e.payload ->> 'text' is not null)));
   -- A policy of the base's own goes with its forks; each run of a conversation has its own. What it may use at most goes with all.
-  v_compaction := coalesce(derive_run.compaction, case when not v_is_next then (v_first.payload -> 'compaction')::jsonb end);
+  v_compaction := nullif(case when v_is_next or jsonb_typeof(derive_run.compaction) <> 'object' then derive_run.compaction
+    else coalesce((v_first.payload -> 'compaction')::jsonb, '{}') || coalesce(derive_run.compaction, '{}') end, '{}');
+  v_budget := case when v_is_next or jsonb_typeof(derive_run.budget) <> 'object' then nullif(derive_run.budget, '{}')
+    else capstan.merged_budget((v_first.payload -> 'budget')::jsonb, derive_run.budget) end;
+  -- Only what is given is held against the definition: what comes from the base was, or was handed down.
+  v_problem := coalesce(capstan.compaction_problem(v_compaction, v_definition -> 'compaction'), capstan.budget_problem(derive_run.budget, v_definition -> 'budget'));
+  if v_problem is not null then raise exception '%', v_problem using errcode = 'KC006'; end if;
   v_payload := jsonb_strip_nulls(jsonb_build_object('interactive', case when v_interactive then true end, 'conversation_id', derive_run.conversation_id,
-      'compaction', v_compaction, 'grants', (v_first.payload -> 'grants')::jsonb))
+      'compaction', v_compaction, 'budget', v_budget, 'grants', (v_first.payload -> 'grants')::jsonb))
     || jsonb_build_object('origin', derive_run.origin, 'agent', base.agent, 'definition_sha', derive_run.definition_sha,
       'input', case when v_is_next then derive_run.input else (v_first.payload -> 'input')::jsonb end,
       'base', jsonb_build_object('run_id', base.id, 'seq', v_at, 'position', base.seq_offset + v_at));
@@ -141,12 +156,12 @@ begin
       v_size, coalesce((v_definition #>> '{limits,inline_payload_bytes}')::int, 1048576), base.agent using errcode = 'KC005';
   end if;
   insert into capstan.runs (id, created_at, updated_at, tenant, subject, kind, agent, overrides, policy, grants, origin, root_run_id, depth, conversation_id,
-      continued_from_run, continued_from_seq, forked_from_run, forked_from_seq, seq_offset, interactive, pool, priority, concurrency_key, labels, metadata,
+      continued_from_run, continued_from_seq, forked_from_run, forked_from_seq, seq_offset, interactive, pool, priority, concurrency_key, concurrency_limit, labels, metadata,
       deadline, run_at, traceparent, tracestate, idempotency_key, input_digest, definition_sha, view_marker_seq, view_epoch, turn, taken_over, transcript_bytes, growth_level,
       next_seq, journal_bytes)
-    values (v_id, v_now, v_now, base.tenant, base.subject, base.kind, base.agent, base.overrides, v_compaction, base.grants, derive_run.origin, v_id, base.depth, derive_run.conversation_id,
+    values (v_id, v_now, v_now, base.tenant, base.subject, base.kind, base.agent, case when v_budget is not null then jsonb_build_object('budget', v_budget) end, v_compaction, base.grants, derive_run.origin, v_id, base.depth, derive_run.conversation_id,
       case when v_is_next then base.id end, case when v_is_next then v_at end, case when not v_is_next then base.id end, case when not v_is_next then v_at end,
-      base.seq_offset + v_at, v_interactive, coalesce(v_options ->> 'pool', base.pool), coalesce((v_options ->> 'priority')::int, base.priority), base.concurrency_key,
+      base.seq_offset + v_at, v_interactive, coalesce(v_options ->> 'pool', base.pool), coalesce((v_options ->> 'priority')::int, base.priority), base.concurrency_key, base.concurrency_limit,
       coalesce((select array_agg(l.label order by l.n) from jsonb_array_elements_text(v_options -> 'labels') with ordinality l(label, n)), base.labels),
       coalesce(v_options -> 'metadata', base.metadata),
       coalesce((v_options ->> 'deadline')::timestamptz, v_now + (v_definition #>> '{limits,deadline_ms}')::bigint * interval '1 ms'),
@@ -168,7 +183,8 @@ begin
   -- What the inherited view points to can be read, and stays as long as this run does.
   insert into capstan.blob_refs (tenant, sha256, run_id) select b.tenant, b.sha256, v_id from capstan.blob_refs b where b.run_id = base.id on conflict do nothing;
   if not v_is_next and derive_run.input is not null then perform capstan.send(v_id, derive_run.input, actor => derive_run.actor); end if;
-  perform capstan.wish_for(v_run, coalesce(v_run.run_at, v_now));
+  if v_run.concurrency_key is null then perform capstan.wish_for(v_run, coalesce(v_run.run_at, v_now));
+  else perform capstan.enter_key(v_run, 'queue', v_now); end if;
   return v_id;
 end $$;
 --> statement-breakpoint
@@ -198,13 +214,15 @@ CREATE FUNCTION capstan.fork_run(
   interactive boolean default null,
   idempotency_key text default null,
   options jsonb default null,
-  actor text default null
+  actor text default null,
+  budget jsonb default null
 ) RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 declare
   v_base capstan.runs;
   v_found capstan.runs;
-  v_digest bytea := sha256(convert_to(jsonb_build_array('fork', fork_run.run_id, fork_run.at, fork_run.input, fork_run.definition_sha, fork_run.compaction, fork_run.interactive)::text, 'UTF8'));
+  v_digest bytea := sha256(convert_to((jsonb_build_array('fork', fork_run.run_id, fork_run.at, fork_run.input, fork_run.definition_sha, fork_run.compaction, fork_run.interactive)
+    || case when fork_run.budget is null then '[]' else jsonb_build_array(fork_run.budget) end)::text, 'UTF8'));
 begin
   select * into v_base from capstan.runs r where r.id = fork_run.run_id for key share;
   if not found then raise exception 'no run %', fork_run.run_id using errcode = 'KC002'; end if;
@@ -213,12 +231,13 @@ begin
     if v_found.id is not null then return v_found.id; end if;
   end if;
   return capstan.derive_run(v_base, 'fork', fork_run.at, fork_run.input, coalesce(fork_run.definition_sha, v_base.definition_sha), fork_run.compaction, fork_run.interactive, null,
-    fork_run.idempotency_key, v_digest, fork_run.options, fork_run.actor, null);
+    fork_run.idempotency_key, v_digest, fork_run.options, fork_run.actor, null, fork_run.budget);
 end $$;
 --> statement-breakpoint
 -- Starts a failed or cancelled run again from its last good place, as a run of its own. While that one has not ended, asking
 -- again gives it again; with `once` also when it has ended. The last run of a conversation is followed by its retry there, too.
-CREATE FUNCTION capstan.retry_run(run_id uuid, definition_sha text default null, once boolean default false, options jsonb default null, actor text default null) RETURNS uuid LANGUAGE plpgsql AS $$
+CREATE FUNCTION capstan.retry_run(run_id uuid, definition_sha text default null, once boolean default false, options jsonb default null, actor text default null,
+  compaction jsonb default null, budget jsonb default null) RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 declare
   v_base capstan.runs;
@@ -234,10 +253,11 @@ begin
   end if;
   select r.id into v_id from capstan.runs r where r.forked_from_run = v_base.id and r.origin = 'retry' and (retry_run.once or r.finished_at is null) order by r.id limit 1;
   if found then return v_id; end if;
-  select count(*) + 1 into v_times from capstan.runs r where r.forked_from_run = v_base.id and r.origin = 'retry';
+  -- Not by their count: retention may have taken some of them.
+  select coalesce(max(substring(r.idempotency_key from ':(\d+)$')::int), 0) + 1 into v_times from capstan.runs r where r.forked_from_run = v_base.id and r.origin = 'retry';
   select c.id into v_conversation from capstan.conversations c where c.id = v_base.conversation_id and c.last_run_id = v_base.id for no key update;
-  v_id := capstan.derive_run(v_base, 'retry', null, null, coalesce(retry_run.definition_sha, v_base.definition_sha), null, null, v_conversation,
-    'retry:' || v_base.id || ':' || v_times, sha256(convert_to('retry:' || v_base.id, 'UTF8')), retry_run.options, retry_run.actor, null);
+  v_id := capstan.derive_run(v_base, 'retry', null, null, coalesce(retry_run.definition_sha, v_base.definition_sha), retry_run.compaction, null, v_conversation,
+    'retry:' || v_base.id || ':' || v_times, sha256(convert_to('retry:' || v_base.id, 'UTF8')), retry_run.options, retry_run.actor, null, retry_run.budget);
   update capstan.conversations c set last_run_id = v_id, updated_at = capstan.now() where c.id = v_conversation;
   return v_id;
 end $$;
@@ -295,7 +315,8 @@ CREATE FUNCTION capstan.continue_conversation(
   interactive boolean default null,
   options jsonb default null,
   actor text default null,
-  run_id uuid default null
+  run_id uuid default null,
+  budget jsonb default null
 ) RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 declare
@@ -351,11 +372,11 @@ begin
       labels => (select array_agg(l.label order by l.n) from jsonb_array_elements_text(v_options -> 'labels') with ordinality l(label, n)),
       subject => v_conversation.subject, pool => coalesce(v_options ->> 'pool', 'turn'), definition_sha => v_sha, traceparent => v_options ->> 'traceparent',
       tracestate => v_options ->> 'tracestate', actor => continue_conversation.actor, run_id => continue_conversation.run_id,
-      created => jsonb_strip_nulls(jsonb_build_object('conversation_id', v_conversation.id, 'compaction', v_compaction)));
-    update capstan.runs r set conversation_id = v_conversation.id, policy = v_compaction, input_digest = v_digest where r.id = v_id;
+      compaction => v_compaction, budget => continue_conversation.budget, created => jsonb_build_object('conversation_id', v_conversation.id));
+    update capstan.runs r set conversation_id = v_conversation.id, input_digest = v_digest where r.id = v_id;
   else
     v_id := capstan.derive_run(v_last, 'continue', null, continue_conversation.input, coalesce(v_sha, v_last.definition_sha), v_compaction,
-      coalesce(v_interactive, false), v_conversation.id, continue_conversation.idempotency_key, v_digest, v_options, continue_conversation.actor, continue_conversation.run_id);
+      coalesce(v_interactive, false), v_conversation.id, continue_conversation.idempotency_key, v_digest, v_options, continue_conversation.actor, continue_conversation.run_id, continue_conversation.budget);
   end if;
   update capstan.conversations c set last_run_id = v_id, updated_at = capstan.now() where c.id = v_conversation.id;
   return v_id;

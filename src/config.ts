@@ -28,6 +28,10 @@ const environment = z.object({
   CAPSTAN_STICKY_TURNS: count(0, 0, 10_000),
   CAPSTAN_STICKY_MS: count(10_000, 1, 3_600_000),
   CAPSTAN_POOL_MAX: count(10, 2, 500),
+  /** What is redacted where code says nothing of it. */
+  CAPSTAN_REDACT: z.enum(["off", "secrets", "personal"]).default("off"),
+  /** Addresses that may be asked though they are private: networks, addresses and host names, with commas. */
+  CAPSTAN_OUTGOING_ALLOW: z.string().default(""),
   CAPSTAN_LOG_LEVEL: z.enum(["trace", "debug", "info", "warn", "error", "fatal", "silent"]).default("info"),
 });
 
@@ -41,6 +45,8 @@ export interface Config {
   readonly worker: WorkerSettings;
   /** Summaries at the same time in the worker that runs beside one of turns. */
   readonly summarizeSlots: number;
+  readonly redact: { readonly personal: boolean } | undefined;
+  readonly outgoingAllow: readonly string[];
   readonly logLevel: z.output<typeof environment>["CAPSTAN_LOG_LEVEL"];
 }
 
@@ -87,6 +93,8 @@ export function readConfig(env: NodeJS.ProcessEnv = process.env): Config {
       poolMax: e.CAPSTAN_POOL_MAX,
     },
     summarizeSlots: e.CAPSTAN_SUMMARIZE_SLOTS,
+    redact: e.CAPSTAN_REDACT === "off" ? undefined : { personal: e.CAPSTAN_REDACT === "personal" },
+    outgoingAllow: e.CAPSTAN_OUTGOING_ALLOW.split(",").flatMap((entry) => (entry.trim() === "" ? [] : [entry.trim()])),
     logLevel: e.CAPSTAN_LOG_LEVEL,
   });
 }

@@ -1,8 +1,10 @@
 /** What makes a worker one of the summarize pool: its relay, its work, and the watch over what it has claimed. Part of the composition root. */
 import type pg from "pg";
 import { performTask, type TaskDeps } from "./compaction/task.ts";
+import { redactedTasks } from "./capabilities/redact-ports.ts";
 import type { SummarizerEffect } from "./compaction/effect.ts";
 import { recordError } from "./domain/error.ts";
+import type { Redactor } from "./domain/redact/redactor.ts";
 import { EventUnknownError } from "./domain/upcast.ts";
 import type { AbortReason } from "./engine/in-flight.ts";
 import type { ModelCatalogue } from "./engine/model-port.ts";
@@ -29,6 +31,7 @@ export interface SummarizePoolOptions {
   readonly models: ModelCatalogue;
   readonly summarizers: ReadonlyMap<string, SummarizerEffect>;
   readonly outputLimitOf?: (model: string) => number | undefined;
+  readonly redactor?: Redactor | undefined;
   readonly log: Log;
   clockMs(): number;
 }
@@ -46,7 +49,7 @@ export function summarizePool(options: SummarizePoolOptions): SummarizePool {
   const relay = new SummarizeRelay({ ...options.relay, exhaustedTenants: options.exhaustedTenants ?? (async () => []) });
   const claims = new Map<string, { readonly token: number; readonly controller: AbortController }>();
   const deps: Omit<TaskDeps, "claimed"> = {
-    tasks,
+    tasks: options.redactor === undefined ? tasks : redactedTasks(tasks, options.redactor),
     store: options.store,
     definitions: options.definitions,
     ledger: options.ledger,

@@ -3,11 +3,19 @@ import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import type { TaskList } from "graphile-worker";
 import type { Guard } from "./capabilities/guard.ts";
+import { redactedModels } from "./capabilities/redact-models.ts";
+import { knownSecrets, redactedAgent, redactedBlobs, redactedStore } from "./capabilities/redact-ports.ts";
+import { redactedTracing } from "./capabilities/redact-telemetry.ts";
+import { OutgoingGuard } from "./capabilities/outgoing.ts";
+import { outgoingPost } from "./capabilities/outgoing-fetch.ts";
 import { createRing, type Meter } from "./capabilities/ring.ts";
+import { signWebhook } from "./client/webhook-signature.ts";
 import type { SummarizerEffect } from "./compaction/effect.ts";
 import type { WorkerSettings } from "./config.ts";
 import { eventVersions } from "./domain/event.ts";
 import type { QuotaLimit } from "./domain/quota.ts";
+import { redactedPayload } from "./domain/redact/event.ts";
+import type { Redactor } from "./domain/redact/redactor.ts";
 import type { AgentCode } from "./engine/code.ts";
 import type { EngineDeps } from "./engine/deps.ts";
 import { hitFailpoint } from "./engine/failpoints.ts";
@@ -29,6 +37,7 @@ import { SupervisedRunner } from "./queue/runner.ts";
 import { Sweep } from "./queue/sweep.ts";
 import { findModel } from "./providers/models.ts";
 import { SUMMARIZE_POOL, taskName } from "./queue/task-names.ts";
+import { Webhooks } from "./queue/webhooks.ts";
 import { WishListener } from "./queue/wish-listener.ts";
 import { PostgresBlobStore } from "./store/blobs.ts";
 import { PostgresCompactionTasks } from "./store/compaction-tasks.ts";
@@ -66,6 +75,10 @@ export interface WorkerOptions {
   readonly guard?: Guard | undefined;
   /** Limits of the configuration; those of table quota_limits come on top. */
   readonly quotas?: readonly QuotaLimit[];
+  /** Keeps secrets out of all that is stored and traced; `log` is redacted where it comes from. */
+  readonly redactor?: Redactor | undefined;
+  /** Judges the addresses of webhooks; by default none that is private. */
+  readonly outgoing?: OutgoingGuard;
   secret(name: string, tenant: string): string | undefined;
 }
 
@@ -81,7 +94,9 @@ const REWISH_AFTER_ERROR_MS = 1_000;
 /** After the grace period: how long a stopping worker waits for a database that is away. */
 const GIVE_UP_AFTER_MS = 10_000;
 
-export async function startWorker(options: WorkerOptions): Promise<RunningWorker> {
+export async function startWorker(given: WorkerOptions): Promise<RunningWorker> {
+  const options = given.redactor === undefined ? given : withoutSecrets(given, given.redactor);
+  const { redactor } = options;
   const { settings, named, log, names, agents, pool: poolName } = options;
   const stopped = new AbortController();
   const db = createPool({ connectionString: options.connectionString, max: settings.poolMax, applicationName: "capstan worker", log, pinnedPlans: true });
@@ -113,10 +128,11 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   // Before the first call: a worker that does not know the limits yet would keep none.
   await untilConnected(outage, "reading quotas", () => quota.refresh());
   const ring = createRing({ meter: options.meter, clockMs, quota, ...(options.guard === undefined ? {} : { guard: options.guard }) });
+  const blobs = new PostgresBlobStore(db, named, outage);
   const deps: EngineDeps = {
-    store,
+    store: redactor === undefined ? store : redactedStore(store, redactor),
     definitions: options.definitions,
-    blobs: new PostgresBlobStore(db, named, outage),
+    blobs: redactor === undefined ? blobs : redactedBlobs(blobs, redactor),
     ledger,
     compactions: new PostgresCompactionTasks(db, named, outage, () => workerId),
     ring,
@@ -133,6 +149,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     countCompaction: options.countCompaction ?? (() => {}),
     othersWait: () => turnRelay.hasBacklog,
     secret: options.secret,
+    ...(redactor === undefined ? {} : { redact: (type, payload) => redactedPayload(type, payload, redactor.text) }),
     random: Math.random,
     newId: randomUUID,
     newRunId: () => uuidV7(Date.now()),
@@ -269,6 +286,18 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   });
   // Not through `relayDb`: a run that was started must be on the disk.
   const schedules = poolName === SUMMARIZE_POOL ? undefined : new Schedules({ pool: db, named, log, clockMs });
+  const webhooks =
+    poolName === SUMMARIZE_POOL
+      ? undefined
+      : new Webhooks({
+          pool: db,
+          named,
+          log,
+          send: outgoingPost(options.outgoing ?? new OutgoingGuard()),
+          sign: signWebhook,
+          random: Math.random,
+          userAgent: `capstan/${VERSION}`,
+        });
   const watch = new HeldWatch(inFlight, store, log);
   const listener = new WishListener({
     connectionString: options.directConnectionString,
@@ -295,13 +324,14 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   summaries?.watch.start();
   sweep.start();
   schedules?.start();
+  webhooks?.start();
   log.info({ workerId, pool: poolName, slots: settings.slots, agents: facts.agents }, "worker started");
 
   let stopping: Promise<void> | undefined;
   const stop = async ({ graceMs = settings.graceMs }: { readonly graceMs?: number } = {}): Promise<void> => {
     log.info({ workerId, inFlight: inFlight.size }, "worker stopping");
     inFlight.stopStarting();
-    await Promise.all([relay.stop(), sweep.stop(), schedules?.stop()]);
+    await Promise.all([relay.stop(), sweep.stop(), schedules?.stop(), webhooks?.stop()]);
     const abortTimer = setTimeout(() => {
       inFlight.abortAll("shutdown");
       summaries?.abortAll("shutdown");
@@ -330,5 +360,16 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
       return workerId;
     },
     stop: (stopOptions) => (stopping ??= stop(stopOptions)),
+  };
+}
+
+/** Everything by which a worker meets the outside, as redaction lets it through (capabilities/redact-ports.ts). */
+function withoutSecrets(options: WorkerOptions, redactor: Redactor): WorkerOptions {
+  return {
+    ...options,
+    agents: new Map([...options.agents].map(([name, code]) => [name, redactedAgent(code, redactor)])),
+    models: redactedModels(options.models, redactor),
+    tracing: redactedTracing(options.tracing, redactor),
+    secret: knownSecrets((name, tenant) => options.secret(name, tenant), redactor),
   };
 }

@@ -1,5 +1,5 @@
 /** What the sweeps' statements cost on a database, as Postgres itself says it. Nothing is changed: each is rolled back. */
-import { HELD_HERE_SQL, LOST_JOBS_SQL, SWEEP_SQL, UNPARK_SQL } from "../../src/queue/sql/sweep.ts";
+import { HELD_HERE_SQL, LINES_SQL, LOST_JOBS_SQL, SWEEP_SQL, UNPARK_SQL } from "../../src/queue/sql/sweep.ts";
 import { DISPATCH_SQL, PROMOTE_SQL } from "../../src/queue/sql/relay.ts";
 import { DISPATCH_TASKS_SQL, DROP_TASKS_SQL, FREE_TASKS_SQL } from "../../src/queue/sql/summarize.ts";
 import { onServer } from "./server.ts";
@@ -11,8 +11,9 @@ const statements: readonly (readonly [name: string, text: string, values: readon
   ["lost jobs (sweep)", LOST_JOBS_SQL, [30_000]],
   ["agent missing (sweep)", UNPARK_SQL, [30_000]],
   ["runs held here (sweep)", HELD_HERE_SQL, [NOBODY, "turn"]],
+  ["lines of concurrency keys (sweep)", LINES_SQL, []],
   ["timers (relay)", PROMOTE_SQL, []],
-  ["dispatch (relay)", DISPATCH_SQL, ["turn", agents, 50]],
+  ["dispatch (relay)", DISPATCH_SQL, ["turn", agents, 50, ""]],
   ["summaries: dispatch", DISPATCH_TASKS_SQL, [agents, [], 8]],
   ["summaries: dead claimants", FREE_TASKS_SQL, [3, 30_000]],
   ["summaries: ended runs", DROP_TASKS_SQL, []],

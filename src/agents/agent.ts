@@ -1,5 +1,6 @@
 /** How users write an agent. */
 import type { z } from "zod";
+import { budgetIssues, type Budget } from "../domain/budget.ts";
 import { policyIssues, type CompactionPolicy } from "../domain/compaction/policy.ts";
 import { agentDefinition, normalizeDefinition, type AgentDefinition } from "../domain/definition.ts";
 import type { JsonObject } from "../domain/json.ts";
@@ -8,6 +9,8 @@ import type { AgentCode } from "../engine/code.ts";
 import type { WarnSink } from "../engine/ports.ts";
 import { checkAgainst, fromZod } from "../domain/json-schema.ts";
 import { ConfigError } from "./config-error.ts";
+import { parseMcpUses, type McpUseSpec } from "./mcp-use.ts";
+import { isMcpName, mcpPrefix } from "../domain/mcp-name.ts";
 import { agentTool } from "./engine-tools.ts";
 import { camelIssues, dropUnset, isTool, jsonSchemaOf, refuseStrange, snakeKeys, type Tool } from "./tool.ts";
 
@@ -77,9 +80,13 @@ export interface AgentSpec<Input extends z.ZodType = z.ZodType, Output extends z
   readonly warnTranscriptBytes?: number | false;
   /** Field names are the wire's (snake_case), the same in every form of the policy. */
   readonly compaction?: CompactionPolicy;
+  /** What a run may take: `soft` limits are told once, `hard` ones end it. Field names are the wire's, as with `compaction`. */
+  readonly budget?: Budget;
   readonly claimCheck?: ClaimCheckSpec;
   /** Calls of these tools wait for a person, whatever the tools themselves say; `["*"]` is all of them. */
   readonly approvals?: { readonly tools: readonly string[]; readonly expiresMs?: number; readonly onExpiry?: "approve" | "deny" };
+  /** MCP servers of `createCapstan({ mcp })` whose tools it has, all of them or those that patterns name; see docs/mcp.md. */
+  readonly mcp?: readonly McpUseSpec[];
   /** Gives the agent the built-in tool `agent`, by which it starts runs of these agents and waits for their results. */
   readonly spawn?: SpawnSpec;
   /** Patterns of what the agent may use (`model:anthropic:*`, `tool:*`, `mcp:github/*`, `summarizer:*`). Absent: all that this definition names. */
@@ -90,6 +97,8 @@ export interface AgentSpec<Input extends z.ZodType = z.ZodType, Output extends z
 export interface Agent<Input = unknown, Output = unknown> {
   readonly name: string;
   readonly definition: AgentDefinition;
+  /** False: tools of MCP servers are missing from the definition. Only a worker knows them, so runs get the promoted one. */
+  readonly isComplete?: boolean;
   readonly code: AgentCode;
   /** Checks and completes an input as the agent's own schema does (defaults applied). */
   readonly parseInput: (input: unknown) => { readonly ok: true; readonly value: unknown } | { readonly ok: false; readonly issues: readonly { path: string; message: string }[] };
@@ -116,8 +125,10 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
     interactive,
     warnTranscriptBytes,
     compaction,
+    budget,
     claimCheck,
     grants,
+    mcp,
     onWarn,
     ...strange
   } = spec;
@@ -127,6 +138,9 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
   if (!Array.isArray(listed)) throw new ConfigError(where, [{ path: "tools", message: "must be a list of what tool() gives" }]);
   const tools: readonly Tool[] = spawn === undefined ? listed : [...listed, agentTool()];
   checkTools(where, tools, output !== undefined);
+  const uses = mcp === undefined ? undefined : parseMcpUses(where, mcp);
+  // Which of them a server really has is known to workers alone.
+  const has = (named: string): boolean => tools.some((t) => t.definition.name === named) || (uses ?? []).some(({ server }) => named.startsWith(mcpPrefix(server)));
   const candidate = dropUnset({
     name,
     model,
@@ -140,6 +154,7 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
     interactive,
     warn_transcript_bytes: warnTranscriptBytes,
     compaction,
+    budget,
     claim_check: claimCheck && snakeKeys(claimCheck),
     approvals: approvals && snakeKeys(approvals),
     spawn: spawn && snakeKeys(spawn),
@@ -147,17 +162,16 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
   });
   const parsed = agentDefinition.safeParse(candidate);
   if (!parsed.success) throw new ConfigError(where, camelIssues(parsed.error));
-  const conflicts = policyIssues(parsed.data.compaction);
-  if (conflicts.length > 0)
-    throw new ConfigError(
-      where,
-      conflicts.map(({ path, message }) => ({ path: `compaction.${path}`, message })),
-    );
+  const conflicts = [
+    ...policyIssues(parsed.data.compaction).map(({ path, message }) => ({ path: `compaction.${path}`, message })),
+    ...budgetIssues(parsed.data.budget).map(({ path, message }) => ({ path: `budget.${path}`, message })),
+  ];
+  if (conflicts.length > 0) throw new ConfigError(where, conflicts);
   checkModelName(where, "model", model);
   fallbacks?.forEach((fallback, i) => checkModelName(where, `fallbacks.${i}`, fallback));
-  const unknown = (approvals?.tools ?? []).filter((named) => named !== "*" && !tools.some((t) => t.definition.name === named));
+  const unknown = (approvals?.tools ?? []).filter((named) => named !== "*" && !has(named));
   if (unknown.length > 0) throw new ConfigError(where, [{ path: "approvals.tools", message: `names ${unknown.join(", ")}, which the agent does not have` }]);
-  const strangers = (claimCheck?.tools ?? []).filter((named) => !tools.some((t) => t.definition.name === named));
+  const strangers = (claimCheck?.tools ?? []).filter((named) => !has(named));
   if (strangers.length > 0) throw new ConfigError(where, [{ path: "claimCheck.tools", message: `names ${strangers.join(", ")}, which the agent does not have` }]);
   const own = tools.filter((t) => t.engine !== undefined && (claimCheck?.tools ?? []).includes(t.definition.name));
   if (own.length > 0) {
@@ -168,7 +182,8 @@ export function agent<Input extends z.ZodType = z.ZodType<string>, Output extend
   return {
     name,
     definition: normalizeDefinition(parsed.data),
-    code: { name, tools: new Map(tools.map((t) => [t.definition.name, t])), onWarn },
+    ...(uses === undefined ? {} : { isComplete: false }),
+    code: { name, tools: new Map(tools.map((t) => [t.definition.name, t])), onWarn, ...(uses === undefined ? {} : { mcp: uses }) },
     parseInput: (value) => (input === undefined ? { ok: true, value } : fromZod(input.safeParse(value))),
   };
 }
@@ -179,6 +194,7 @@ function checkTools(where: string, tools: readonly Tool[], hasOutput: boolean): 
   const names = new Set<string>();
   for (const { definition } of tools) {
     if (names.has(definition.name)) throw refuse(`has two tools named ${definition.name}`);
+    if (isMcpName(definition.name)) throw refuse(`has a tool named ${definition.name}; names of that form are those of MCP servers' tools`);
     names.add(definition.name);
   }
   if (hasOutput && names.has(SUBMIT_OUTPUT_TOOL)) throw refuse(`has a tool named ${SUBMIT_OUTPUT_TOOL}, which is the built-in one of every agent with an output schema`);

@@ -2,6 +2,7 @@
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Agent } from "../agents/agent.ts";
+import type { McpServerSpec } from "../mcp/client/spec.ts";
 import type { ModelCatalogueOptions } from "../providers/catalogue.ts";
 import { CliError } from "./exit.ts";
 
@@ -9,6 +10,8 @@ export interface AgentsModule {
   readonly agents: readonly Agent[];
   /** The module's own `models`, by full name. */
   readonly models: NonNullable<ModelCatalogueOptions["models"]>;
+  /** The module's own `mcp`: servers by name. */
+  readonly mcp: Readonly<Record<string, McpServerSpec>>;
 }
 
 /**
@@ -18,6 +21,7 @@ export interface AgentsModule {
 export async function loadAgents(paths: readonly string[]): Promise<AgentsModule> {
   const agents = new Set<Agent>();
   const models: Record<string, never> = {};
+  const mcp: Record<string, never> = {};
   for (const path of paths) {
     const exported = await importModule(path);
     const found = Object.values(exported)
@@ -28,8 +32,9 @@ export async function loadAgents(paths: readonly string[]): Promise<AgentsModule
     }
     for (const agent of found) agents.add(agent);
     Object.assign(models, exported["models"]);
+    Object.assign(mcp, exported["mcp"]);
   }
-  return { agents: [...agents], models };
+  return { agents: [...agents], models, mcp };
 }
 
 async function importModule(path: string): Promise<Record<string, unknown>> {

@@ -9,6 +9,7 @@ import { age, parseCount, parseDuration } from "./format.ts";
 import { readInput, type InputForm } from "./input.ts";
 import { showMessages } from "./message-text.ts";
 import { printable } from "./output.ts";
+import { readSettings, withSettings, type SettingFlags } from "./run-settings.ts";
 import { factLines, tableLines, type Column } from "./table.ts";
 
 const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
@@ -77,12 +78,14 @@ export function addConversationCommands(program: Command): void {
       }),
     );
 
-  addCommand(group, "send", {
-    summary: "send the next message of a conversation",
-    description:
-      "Sends the next message of a conversation and writes the id of the run that answers it. Refused (CONVERSATION_BUSY, exit 1) while the last run is at work; an interactive run that waits for input takes the message itself. The input is given as to enqueue.",
-    examples: ['conversations send 0190… "And in May?"', "conversations send 0190… @question.txt --wait", "conversations send 0190… - --idempotency-key mail-17"],
-  })
+  withSettings(
+    addCommand(group, "send", {
+      summary: "send the next message of a conversation",
+      description:
+        "Sends the next message of a conversation and writes the id of the run that answers it. Refused (CONVERSATION_BUSY, exit 1) while the last run is at work; an interactive run that waits for input takes the message itself. The input is given as to enqueue.",
+      examples: ['conversations send 0190… "And in May?"', "conversations send 0190… @question.txt --wait", "conversations send 0190… - --idempotency-key mail-17"],
+    }),
+  )
     .argument("<conversation id>")
     .argument("<input>", "text, JSON, - or @file")
     .option("--text", "the input is text, even if it looks like JSON")
@@ -91,15 +94,17 @@ export function addConversationCommands(program: Command): void {
     .option("--wait", "wait for the run's end and print the output")
     .option("--timeout <duration>", "how long --wait waits (30s, 10m); the run goes on")
     .action(
-      action(async (out, given: string, content: string, flags: InputForm & { idempotencyKey?: string; wait?: boolean; timeout?: string }) => {
+      action(async (out, given: string, content: string, flags: InputForm & SettingFlags & { idempotencyKey?: string; wait?: boolean; timeout?: string }) => {
         const id = parseConversationId(given);
         if (flags.timeout !== undefined && flags.wait !== true) throw usageError("--timeout belongs to --wait");
         const timeoutMs = flags.timeout === undefined ? undefined : parseDuration("--timeout", flags.timeout);
+        const { compaction, budget: runBudget } = readSettings(flags);
+        const settings = { ...(compaction === undefined ? {} : { compaction }), ...(runBudget === undefined ? {} : { runBudget }) };
         const input = await readInput(content, flags);
         return await withDatabase(out, async (database) => {
           const run = await clientOf(database)
             .open(id)
-            .send(input, { actor: "cli", ...(flags.idempotencyKey === undefined ? {} : { idempotencyKey: flags.idempotencyKey }) });
+            .send(input, { actor: "cli", ...settings, ...(flags.idempotencyKey === undefined ? {} : { idempotencyKey: flags.idempotencyKey }) });
           if (flags.wait !== true) {
             if (out.isJson) await out.value({ run_id: run.id });
             else await out.line(run.id);

@@ -25,6 +25,8 @@ import { action, addCommand } from "./command.ts";
 import { withDatabase, type Database } from "./database.ts";
 import type { Finding, FindingLevel } from "./doctor/finding.ts";
 import { judgePauses } from "./doctor/pauses.ts";
+import { roleFacts } from "../store/role-facts.ts";
+import { judgeRoles } from "./doctor/roles.ts";
 import { judgeSchedules } from "./doctor/schedules.ts";
 import { judgeBloat, judgeHorizon, judgeJournalGuard, judgeListen, judgeSchema, judgeServer } from "./doctor/server.ts";
 import { judgeGrowth, judgeModels, judgeQueue, judgeStuck, judgeSummaries, judgeUnserved, judgeWorkers } from "./doctor/work.ts";
@@ -76,6 +78,7 @@ async function examine({ pool, named, config, directUrl }: Database, models: Age
   return [
     ...first,
     ...judgeJournalGuard(await journalGuardFacts(pool, schema), server.user),
+    ...judgeRoles(await roleFacts(pool, named, schema)),
     ...judgeWorkers(workers, await recentDeaths(pool, named), VERSION),
     ...judgeUnserved(await unservedWishes(pool, named), await parkedRuns(pool, named, "agent_missing")),
     ...judgeSummaries(await unservedSummaries(pool, named)),

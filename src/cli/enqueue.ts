@@ -1,4 +1,4 @@
-import type { Command } from "commander";
+import { Option, type Command } from "commander";
 import { DefinitionPins, enqueueRun, type EnqueueOptions } from "../client/enqueue.ts";
 import { ResultTimeoutError, RunFailedError } from "../client/errors.ts";
 import { toolOutputText } from "../domain/transcript/message.ts";
@@ -12,8 +12,9 @@ import { parseCount, parseDuration, parseWhen } from "./format.ts";
 import { readInput, type InputForm } from "./input.ts";
 import { printable, type Output } from "./output.ts";
 import { runHandle } from "./run-client.ts";
+import { readSettings, withSettings, type SettingFlags } from "./run-settings.ts";
 
-interface EnqueueFlags extends InputForm {
+interface EnqueueFlags extends InputForm, SettingFlags {
   readonly tenant?: string;
   readonly idempotencyKey?: string;
   readonly priority?: number;
@@ -21,6 +22,10 @@ interface EnqueueFlags extends InputForm {
   readonly deadline?: string;
   readonly interactive?: boolean;
   readonly pool?: string;
+  readonly concurrencyKey?: string;
+  readonly concurrencyLimit?: number;
+  readonly concurrencyScope?: "agent" | "all";
+  readonly onConflict?: "queue" | "replace" | "refuse";
   readonly wait?: boolean;
   readonly timeout?: string;
   readonly follow?: boolean;
@@ -28,7 +33,7 @@ interface EnqueueFlags extends InputForm {
 }
 
 export function addEnqueue(program: Command): void {
-  addCommand(program, "enqueue", {
+  const command = addCommand(program, "enqueue", {
     summary: "start a run",
     description:
       'Starts a run of an agent and prints its id. The input is a text or JSON (what begins with {, [ or " and parses is JSON; what begins with { or [ and does not is refused without --text); `-` reads it from standard input, `@file` from a file; without one it is null.',
@@ -38,6 +43,7 @@ export function addEnqueue(program: Command): void {
       "enqueue researcher @task.json --wait        # prints the output; exit 5 when the run fails",
       "git diff | capstan enqueue reviewer - --text --follow",
       "enqueue reporter --run-at +10m --deadline +2h",
+      "enqueue auditor @task.json --compaction enabled=true --budget hard.tokens=200000 --budget wrap_up=true",
     ],
   })
     .argument("<agent>", "the agent's name")
@@ -51,6 +57,11 @@ export function addEnqueue(program: Command): void {
     .option("--deadline <when>", "the run fails when it is not done by then")
     .option("--interactive", "the run waits for input after an answer instead of ending")
     .option("--pool <name>", "the worker pool that is to run it (default: turn)")
+    .option("--concurrency-key <key>", "of the tenant's runs with this key one goes at a time")
+    .option("--concurrency-limit <n>", "as many go at a time (default: 1)", parseCount("--concurrency-limit", { min: 1, max: 10_000 }))
+    .addOption(new Option("--concurrency-scope <scope>", "whose runs count: those of the agent, or of all").choices(["agent", "all"]))
+    .addOption(new Option("--on-conflict <what>", "when the key is held: wait in line, replace the run that holds it, or be refused").choices(["queue", "replace", "refuse"]));
+  withSettings(command)
     .option("--wait", "wait for the end and print the output")
     .option("--timeout <duration>", "how long --wait waits (30s, 10m); the run goes on")
     .option("--follow", "show the run live until its end")
@@ -100,8 +111,19 @@ function enqueueOptions(flags: EnqueueFlags): EnqueueOptions {
     ...(flags.deadline === undefined ? {} : { deadline: parseWhen("--deadline", flags.deadline) }),
     ...(flags.interactive === undefined ? {} : { interactive: flags.interactive }),
     ...(flags.pool === undefined ? {} : { pool: flags.pool }),
+    ...concurrencyOf(flags),
+    ...readSettings(flags),
     actor: "cli",
   };
+}
+
+function concurrencyOf({ concurrencyKey: key, concurrencyLimit: limit, concurrencyScope: scope, onConflict }: EnqueueFlags): Pick<EnqueueOptions, "concurrency"> {
+  if (key === undefined) {
+    if (limit !== undefined || scope !== undefined || onConflict !== undefined)
+      throw usageError("--concurrency-limit, --concurrency-scope and --on-conflict belong to --concurrency-key");
+    return {};
+  }
+  return { concurrency: { key, ...(limit === undefined ? {} : { limit }), ...(scope === undefined ? {} : { scope }), ...(onConflict === undefined ? {} : { onConflict }) } };
 }
 
 async function waitForEnd(out: Output, database: Database, runId: string, timeoutMs: number | undefined): Promise<number> {

@@ -101,6 +101,14 @@ function describe(event: CapstanEvent): EventText {
     }
     case "context.pruned":
       return { tone: "notice", text: `shortened ${event.payload.excerpts.length} old results: ${bytes(event.payload.before.bytes)} → ${bytes(event.payload.after.bytes)}` };
+    case "budget.reached": {
+      const { level, limit, used, of, next, text } = event.payload;
+      const would = next === undefined ? "" : `, the next call may take ${short(next)} more`;
+      return {
+        tone: level === "soft" ? "notice" : "bad",
+        text: `${level} budget reached: ${limit} ${short(used)} of ${short(of)}${would}${text === undefined ? "" : "; one more turn to answer"}`,
+      };
+    }
     case "run.parked":
       return { tone: "notice", text: `waits: ${event.payload.reason}${event.payload.detail === undefined ? "" : ` ${brief(canonicalJson(event.payload.detail), CHARS)}`}` };
     case "run.resumed":

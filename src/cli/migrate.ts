@@ -30,7 +30,8 @@ export function addMigrate(program: Command): void {
               return status === "behind" ? exitCodes.notMigrated : exitCodes.ok;
             }
             const report = await migrate({ ...options, log: (line) => out.note(line) });
-            const roles = report.roles.kind === "two_roles" ? `roles ${report.roles.owner} and ${report.roles.app}` : `one role only (${report.roles.reason})`;
+            const roles =
+              report.roles.kind === "roles" ? `roles ${report.roles.owner}, ${report.roles.app} and ${report.roles.enqueuer}` : `one role only (${report.roles.reason})`;
             if (out.isJson) await out.value({ server_version: report.serverVersion, applied: report.applied, known: report.known, roles: report.roles });
             else
               await out.line(

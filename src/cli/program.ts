@@ -2,20 +2,29 @@
 import { Command, CommanderError } from "commander";
 import { VERSION } from "../version.ts";
 import { addAgentCommands } from "./agents.ts";
+import { addApi } from "./api.ts";
 import { addApprovalCommands } from "./approvals.ts";
+import { addAuditCommands } from "./audit.ts";
 import { addCompletion } from "./completion.ts";
 import { addConversationCommands } from "./conversations.ts";
 import { registerDemo } from "./demo.ts";
 import { addDoctor } from "./doctor.ts";
 import { addEnqueue } from "./enqueue.ts";
+import { addErase } from "./erase.ts";
 import { failureOf } from "./errors.ts";
 import { exitCodes, exitCodesHelp, Stopped } from "./exit.ts";
+import { addGc } from "./gc.ts";
+import { addMcp } from "./mcp.ts";
 import { addMigrate } from "./migrate.ts";
 import { addPause } from "./pause.ts";
+import { addQuotaCommands } from "./quotas.ts";
 import { addRunCommands } from "./runs.ts";
 import { addScheduleCommands } from "./schedules.ts";
+import { addTokenCommands } from "./tokens.ts";
 import { addUp } from "./up.ts";
+import { addUsage } from "./usage.ts";
 import { addVerify } from "./verify.ts";
+import { addWebhookCommands } from "./webhooks.ts";
 import { addWorker } from "./worker.ts";
 
 export function buildProgram(): Command {
@@ -29,6 +38,8 @@ export function buildProgram(): Command {
   addUp(program);
   addMigrate(program);
   addWorker(program);
+  addApi(program);
+  addTokenCommands(program);
   addEnqueue(program);
   addRunCommands(program);
   addApprovalCommands(program);
@@ -36,6 +47,13 @@ export function buildProgram(): Command {
   addConversationCommands(program);
   addAgentCommands(program);
   addScheduleCommands(program);
+  addQuotaCommands(program);
+  addUsage(program);
+  addGc(program);
+  addErase(program);
+  addMcp(program);
+  addWebhookCommands(program);
+  addAuditCommands(program);
   addVerify(program);
   addDoctor(program);
   addCompletion(program);

@@ -7,8 +7,9 @@ import { exitCodes } from "./exit.ts";
 import { parseCount, parseRunId } from "./format.ts";
 import { readInput, type InputForm } from "./input.ts";
 import { runHandle } from "./run-client.ts";
+import { readSettings, withSettings, type SettingFlags } from "./run-settings.ts";
 
-interface ForkFlags extends OverlayFlags, InputForm {
+interface ForkFlags extends OverlayFlags, InputForm, SettingFlags {
   readonly at?: number;
   readonly input?: string;
   readonly interactive?: boolean;
@@ -18,16 +19,18 @@ interface ForkFlags extends OverlayFlags, InputForm {
 const collect = (value: string, before: string[]): string[] => [...before, value];
 
 export function addRunsFork(runs: Command): void {
-  addCommand(runs, "fork", {
-    summary: "start a run that goes on from an event of another one",
-    description:
-      "Starts a new run whose context begins with that of another run, up to one of its events, and writes its id. Without --at it is the last event that a run can go on from; an event with open calls or an unanswered request is refused, and the nearest others are named. Model, instructions and settings can be changed as by `agents fork`. Tools may do again what they did in the other run behind that event.",
-    examples: [
-      "runs fork 0190… --at 42",
-      'runs fork 0190… --input "Now as a table, please."',
-      "runs fork 0190… --at 42 --set model=anthropic:claude-sonnet-5 --json | jq -r .run_id",
-    ],
-  })
+  withSettings(
+    addCommand(runs, "fork", {
+      summary: "start a run that goes on from an event of another one",
+      description:
+        "Starts a new run whose context begins with that of another run, up to one of its events, and writes its id. Without --at it is the last event that a run can go on from; an event with open calls or an unanswered request is refused, and the nearest others are named. Model, instructions and settings can be changed as by `agents fork`. Tools may do again what they did in the other run behind that event.",
+      examples: [
+        "runs fork 0190… --at 42",
+        'runs fork 0190… --input "Now as a table, please."',
+        "runs fork 0190… --at 42 --set model=anthropic:claude-sonnet-5 --json | jq -r .run_id",
+      ],
+    }),
+  )
     .argument("<run id>")
     .option("--at <seq>", "keep the events up to this one (capstan runs events lists them)", parseCount("--at", { min: 1, max: 2_147_483_647 }))
     .option("--input <input>", "a message of the user behind it: text, JSON, - or @file")
@@ -47,6 +50,7 @@ export function addRunsFork(runs: Command): void {
           ...(flags.input === undefined ? {} : { input: await readInput(flags.input, flags) }),
           ...(flags.set.length + flags.unset.length === 0 && flags.overlay === undefined ? {} : { overlay: await readOverlay(flags) }),
           ...(flags.interactive === undefined ? {} : { interactive: flags.interactive }),
+          ...readSettings(flags),
           ...(flags.idempotencyKey === undefined ? {} : { idempotencyKey: flags.idempotencyKey }),
         };
         return await withDatabase(out, async (database) => {

@@ -1,8 +1,8 @@
 import type { Command } from "commander";
-import { canonicalJson, type JsonValue } from "../domain/json.ts";
+import { canonicalJson, type JsonObject, type JsonValue } from "../domain/json.ts";
 import { toolOutputText } from "../domain/transcript/message.ts";
 import { liveWorkersFor, runDetail, type RunDetail } from "../store/run-list.ts";
-import type { RunStatusView } from "../client/handle.ts";
+import type { RunStatusView, WaitsFor } from "../client/handle.ts";
 import type { RunStateView } from "../client/lineage.ts";
 import { UnknownRunError } from "../client/errors.ts";
 import { action, addCommand } from "./command.ts";
@@ -11,6 +11,7 @@ import { exitCodes } from "./exit.ts";
 import { age, bytes, duration, gauge, parseCount, parseRunId, short, usd } from "./format.ts";
 import { showMessages } from "./message-text.ts";
 import { printable, type Output } from "./output.ts";
+import { bucketText } from "./quotas.ts";
 import { runHandle } from "./run-client.ts";
 import { pausedFact, waitLines, waitsOfRun, type RunWaits } from "./run-waits.ts";
 import { colorState } from "./runs-list.ts";
@@ -37,7 +38,13 @@ export function addRunsShow(runs: Command): void {
           const detail = await runDetail(database.pool, database.named, runId);
           if (detail === undefined) throw new UnknownRunError(`no run ${runId}`);
           const status = await runHandle(database, runId).status();
-          const end = { ...(status.output === undefined ? {} : { output: status.output }), ...(status.error === undefined ? {} : { error: status.error }) };
+          const end = {
+            compaction: status.compaction,
+            ...(status.budget === undefined ? {} : { budget: status.budget }),
+            ...(status.waits_for === undefined ? {} : { waits_for: status.waits_for }),
+            ...(status.output === undefined ? {} : { output: status.output }),
+            ...(status.error === undefined ? {} : { error: status.error }),
+          };
           const waiting = await waitsOfRun(database, detail);
           if (out.isJson) await out.value({ ...detail, ...end, waits: waiting.waits, pauses: waiting.pauses, children: waiting.tree?.root.children ?? [] });
           else await show(out, detail, status, { waiting, lacksItsWorker: waiting.pauses.length === 0 && (await lacksWorker(database, detail)) });
@@ -74,12 +81,21 @@ const PHASES: Readonly<Record<RunStateView["phase"], string>> = {
 
 /** A run that could start and that nobody takes. */
 async function lacksWorker({ pool, named }: Database, run: RunDetail): Promise<boolean> {
-  return run.state === "queued" && !run.paused && !waitsForSibling(run) && (await liveWorkersFor(pool, named, run.agent, run.pool)) === 0;
+  return run.state === "queued" && !run.paused && !neverDue(run) && (await liveWorkersFor(pool, named, run.agent, run.pool)) === 0;
 }
 
-/** A child of a call with more children than may run at once: its wish comes due when an elder one has ended. */
-function waitsForSibling({ wish_at: at }: RunDetail): boolean {
-  return at !== null && at.getUTCFullYear() >= 9_999;
+/** A child of a call with more children than may run at once, and a run that waits for its concurrency key: when others have ended. */
+function neverDue({ wish_at: at }: RunDetail): boolean {
+  return at !== null && at.getUTCFullYear() >= 9_998;
+}
+
+function waitsForText(waits: WaitsFor): string {
+  const until = waits.until === undefined ? "" : `, until ${new Date(waits.until).toISOString()}`;
+  if (waits.kind === "quota") {
+    const never = waits.needed === undefined ? "" : ` (one call may need ${waits.needed}, more than the limit of ${waits.limit})`;
+    return `quota: ${bucketText(waits.bucket)} is used up${never}${until}`;
+  }
+  return `concurrency key ${printable(waits.key)}${waits.held_by === undefined ? "" : `, held by ${waits.held_by.join(", ")}`}${until}`;
 }
 
 interface Around {
@@ -87,8 +103,9 @@ interface Around {
   readonly lacksItsWorker: boolean;
 }
 
-async function show(out: Output, run: RunDetail, { output, error }: RunStatusView, { waiting, lacksItsWorker }: Around): Promise<void> {
+async function show(out: Output, run: RunDetail, status: RunStatusView, { waiting, lacksItsWorker }: Around): Promise<void> {
   const { colors } = out;
+  const { output, error } = status;
   const facts = factLines(
     [
       ["run", run.id],
@@ -107,14 +124,22 @@ async function show(out: Output, run: RunDetail, { output, error }: RunStatusVie
       ["not before", run.run_at?.toISOString()],
       ["deadline", run.deadline?.toISOString()],
       ["goes on at", run.wake_at?.toISOString()],
-      ["next job", run.wish_at === null || run.finished_at !== null || waitsForSibling(run) ? undefined : `due ${run.wish_at.toISOString()}`],
+      ["next job", run.wish_at === null || run.finished_at !== null || neverDue(run) ? undefined : `due ${run.wish_at.toISOString()}`],
       ["held by", run.held_by === null ? undefined : `worker ${run.held_by.worker_id} (${run.held_by.host ?? "?"} pid ${run.held_by.pid ?? "?"})`],
       ["waits for", lacksItsWorker ? `a worker with agent ${printable(run.agent)} in pool ${printable(run.pool)}` : undefined],
-      ["waits for", waitsForSibling(run) ? "an elder sibling to end" : undefined],
-      ["waits for", run.park_detail === null || waiting.waits.length > 0 ? undefined : printable(canonicalJson(run.park_detail as JsonValue))],
+      ["waits for", status.waits_for === undefined ? undefined : waitsForText(status.waits_for)],
+      ["waits for", neverDue(run) && status.waits_for === undefined ? "an elder sibling to end" : undefined],
+      ["waits for", run.park_detail === null || status.waits_for !== undefined || waiting.waits.length > 0 ? undefined : printable(canonicalJson(run.park_detail as JsonValue))],
       ["input waiting", run.inbox_pending === 0 ? undefined : String(run.inbox_pending)],
       ["context", gauge(run.context_tokens, run.context_window).replace(/^ctx /, "")],
       ["used", `${short(run.input_tokens)} in (${short(run.cache_read_tokens)} from cache), ${short(run.output_tokens)} out${costOf(run)}`],
+      ["compaction", settingsText(status.compaction as unknown as JsonObject)],
+      [
+        "budget",
+        status.budget === undefined
+          ? undefined
+          : `${settingsText(status.budget as unknown as JsonObject)}${["", "; a soft limit is reached", "; used up"][status.budget_level ?? 0] ?? ""}`,
+      ],
       ["size", `transcript ${bytes(run.transcript_bytes)}, journal ${bytes(run.journal_bytes)}${["", "; grows: see docs/scaling.md", "; critical"][run.growth_level] ?? ""}`],
       ["crashes", run.crash_count === 0 ? undefined : String(run.crash_count)],
       ["key", run.idempotency_key === null ? undefined : printable(run.idempotency_key)],
@@ -131,4 +156,11 @@ async function show(out: Output, run: RunDetail, { output, error }: RunStatusVie
 function costOf({ cost_usd_micros: cost, input_tokens: input, output_tokens: output }: RunDetail): string {
   if (cost > 0) return `, ${usd(cost)}`;
   return input + output > 0 ? ", no price" : "";
+}
+
+/** `enabled true, keep_last_n 4`; a group by its fields, as `hard.tokens 1000`. */
+function settingsText(settings: JsonObject, prefix = ""): string {
+  return Object.entries(settings)
+    .map(([field, value]) => (typeof value === "object" && value !== null ? settingsText(value as JsonObject, `${field}.`) : printable(`${prefix}${field} ${String(value)}`)))
+    .join(", ");
 }

@@ -1,4 +1,5 @@
 import type { Command } from "commander";
+import { recordAudit } from "../client/audit.ts";
 import { UnknownRunError } from "../client/errors.ts";
 import { replacedBy } from "../domain/compaction/fold.ts";
 import { evolve, initialState } from "../domain/fold.ts";
@@ -6,6 +7,7 @@ import { remember } from "../engine/run-memory.ts";
 import { seqOf } from "../domain/position.ts";
 import type { Message } from "../domain/transcript/message.ts";
 import { JournalReader, type JournalRow } from "../store/journal-reader.ts";
+import { actorName } from "./actor.ts";
 import { action, addCommand } from "./command.ts";
 import { withDatabase } from "./database.ts";
 import { exitCodes } from "./exit.ts";
@@ -28,6 +30,7 @@ export function addRunsTranscript(runs: Command): void {
           const reader = new JournalReader(pool, named);
           const loaded = await reader.load(runId);
           if (loaded === undefined) throw new UnknownRunError(`no run ${runId}`);
+          await recordAudit(pool, named, { tenant: loaded.row.tenant, actor: actorName(), action: "transcript.read", target: runId });
           const replaced: Replaced[] = [];
           if (expand === true) {
             for await (const span of replacedSpans(reader.walk(runId, { below: loaded.row.nextSeq }))) {

@@ -5,6 +5,7 @@ import { addRunsAct } from "./runs-act.ts";
 import { addRunsBulk } from "./runs-bulk.ts";
 import { addRunsEvents } from "./runs-events.ts";
 import { addRunsFork } from "./runs-fork.ts";
+import { addRunsHold } from "./runs-hold.ts";
 import { addRunsList } from "./runs-list.ts";
 import { addRunsShow } from "./runs-show.ts";
 import { addRunsSignal } from "./runs-signal.ts";
@@ -27,4 +28,5 @@ export function addRunCommands(program: Command): void {
   addRunsBulk(runs);
   addRunsCompact(runs);
   addRunsTransfer(runs);
+  addRunsHold(runs);
 }

@@ -7,6 +7,7 @@ import { exitCodes } from "./exit.ts";
 import { age, parseCount } from "./format.ts";
 import { readInput, type InputForm } from "./input.ts";
 import { printable, type Output } from "./output.ts";
+import { readSettings, withSettings, type SettingFlags } from "./run-settings.ts";
 import { factLines, tableLines, type Column } from "./table.ts";
 
 /** How many coming ticks `show` names. */
@@ -45,17 +46,19 @@ export function addScheduleCommands(program: Command): void {
     addCommand(schedules, "show", { summary: "show a schedule and when it comes next", examples: ["schedules show nightly", "schedules show nightly --json | jq .next_ticks"] }),
   ).action(action(async (out, name: string, { tenant }: TenantFlag) => withSchedules(out, async (client) => await show(out, await client.get(name, ref(tenant))))));
 
-  named(
-    addCommand(schedules, "create", {
-      summary: "make a schedule, or change one",
-      description:
-        "Makes a schedule: at every tick of the cron line one run of the agent, by its promoted definition. The line has five fields, minute hour day-of-month month day-of-week, or is @hourly, @daily, @weekly, @monthly or @yearly. The input is given as to enqueue.",
-      examples: [
-        `schedules create nightly "0 3 * * *" auditor '{"folder": "src"}' --timezone Europe/Berlin`,
-        "schedules create reminder '*/15 9-17 * * MON-FRI' clerk --catch-up none",
-        "schedules create nightly @daily auditor @task.json --replace",
-      ],
-    }),
+  withSettings(
+    named(
+      addCommand(schedules, "create", {
+        summary: "make a schedule, or change one",
+        description:
+          "Makes a schedule: at every tick of the cron line one run of the agent, by its promoted definition. The line has five fields, minute hour day-of-month month day-of-week, or is @hourly, @daily, @weekly, @monthly or @yearly. The input is given as to enqueue.",
+        examples: [
+          `schedules create nightly "0 3 * * *" auditor '{"folder": "src"}' --timezone Europe/Berlin`,
+          "schedules create reminder '*/15 9-17 * * MON-FRI' clerk --catch-up none",
+          "schedules create nightly @daily auditor @task.json --replace",
+        ],
+      }),
+    ),
   )
     .argument("<cron>", "the line, in quotes")
     .argument("<agent>", "the agent's name")
@@ -71,9 +74,10 @@ export function addScheduleCommands(program: Command): void {
     .action(
       action(async (out, name: string, cron: string, agent: string, given: string | undefined, flags: CreateFlags) => {
         const { tenant, replace, timezone, priority, interactive, pool, catchUp } = flags;
+        const settings = readSettings(flags);
         const kept = Object.fromEntries(Object.entries({ tenant, replace, timezone, priority, interactive, pool, catchUp }).filter(([, value]) => value !== undefined));
         const input = await readInput(given, flags);
-        return await withSchedules(out, async (client) => await show(out, await client.create(name, { ...kept, cron, agent, input, actor: "cli" })));
+        return await withSchedules(out, async (client) => await show(out, await client.create(name, { ...kept, ...settings, cron, agent, input, actor: "cli" })));
       }),
     );
 
@@ -128,7 +132,7 @@ interface TenantFlag {
   readonly tenant?: string;
 }
 
-interface CreateFlags extends InputForm, TenantFlag {
+interface CreateFlags extends InputForm, TenantFlag, SettingFlags {
   readonly timezone?: string;
   /** Checked with everything else that a schedule is made of. */
   readonly catchUp?: CatchUp;

@@ -69,6 +69,7 @@ export async function startWorkerProcess(out: Output, options: WorkerProcessOpti
     directConnectionString: directUrl,
     agents,
     models: { models: own.models, env: process.env },
+    mcp: own.mcp,
     worker: settings,
     observability: { log, tracing: telemetry.tracing, meter: new EffectMeter(log).record, countCompaction: new CompactionMeter(log).record },
   });

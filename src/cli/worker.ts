@@ -44,7 +44,7 @@ export function addWorkerOptions(command: Command): Command {
   return command
     .option(
       "--agents <module>",
-      "module that exports agents (may be repeated); its export `models` adds models by name",
+      "module that exports agents (may be repeated); its export `models` adds models by name, its export `mcp` MCP servers",
       (path: string, before: string[]) => [...before, path],
       [] as string[],
     )

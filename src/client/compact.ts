@@ -4,6 +4,7 @@ import type { JsonObject } from "../domain/json.ts";
 import type { HandleContext } from "./handle.ts";
 import { fromPostgres } from "./errors.ts";
 import { queryTx } from "./transaction.ts";
+import { waitFor } from "./wait-for.ts";
 
 export interface CompactOptions {
   /** `now` (default): refused with RUN_BUSY while the run is in the middle of a turn. `boundary`: done when the turn ends. */
@@ -51,36 +52,49 @@ const ENDED_SQL = `
 select e.type, e.seq, e.payload, r.finished_at < e.at as after_end from capstan.events e join capstan.runs r on r.id = e.run_id
 where e.run_id = $1::uuid and e.seq > $3 and e.type in ('context.compacted', 'compaction.failed') and e.payload ->> 'task_id' = $2 order by e.seq desc limit 1`;
 
-export async function compactRun(
+type Context = Pick<HandleContext, "db" | "named">;
+
+export async function compactRun(runId: string, context: Context, { when = "now", timeoutMs = when === "now" ? DEFAULT_WAIT_MS : 0, actor }: CompactOptions): Promise<CompactView> {
+  const inboxId = await askToCompact(runId, context, { when, ...(actor === undefined ? {} : { actor }) });
+  return await compactionOutcome(runId, context, { inboxId, timeoutMs });
+}
+
+/** Gives the id of the request, by which its outcome is found. */
+export async function askToCompact(runId: string, context: Context, { when = "now", actor }: Pick<CompactOptions, "when" | "actor">): Promise<string> {
+  const asked = await queryOne<{ id: string }>(context, "select capstan.compact_run($1::uuid, $2, $3) as id", [runId, when === "boundary", actor ?? null]);
+  return (asked as { id: string }).id;
+}
+
+/** Waits until it is known, the time is over, or the signal fires. */
+export async function compactionOutcome(
   runId: string,
-  context: HandleContext,
-  { when = "now", timeoutMs = when === "now" ? DEFAULT_WAIT_MS : 0, actor }: CompactOptions,
+  context: Context,
+  { inboxId, timeoutMs, signal }: { readonly inboxId: string; readonly timeoutMs: number; readonly signal?: AbortSignal },
 ): Promise<CompactView> {
-  const query = async <Row extends object>(text: string, values: readonly unknown[]): Promise<Row | undefined> => {
-    try {
-      return (await queryTx<Row & Record<string, unknown>>(context.db, context.named(text), values))[0];
-    } catch (error) {
-      throw fromPostgres(error);
-    }
-  };
-  const asked = await query<{ id: string }>("select capstan.compact_run($1::uuid, $2, $3) as id", [runId, when === "boundary", actor ?? null]);
-  const inboxId = (asked as { id: string }).id;
   const until = performance.now() + timeoutMs;
   let taskId: string | undefined;
   let askedSeq = 0;
   for (;;) {
     if (taskId === undefined) {
-      const found = await query<Found>(ASKED_SQL, [inboxId, runId]);
+      const found = await queryOne<Found>(context, ASKED_SQL, [inboxId, runId]);
       if (found?.type === "compaction.skipped" && found.payload.reason !== "joined") return { run_id: runId, applied: "noop", ...whyNot(found) };
       askedSeq = found?.seq ?? 0;
       taskId = found?.type === "compaction.skipped" ? (found.payload.detail?.["task_id"] as string | undefined) : found?.payload.task_id;
     }
     if (taskId !== undefined) {
-      const ended = await query<Found>(ENDED_SQL, [runId, taskId, askedSeq]);
+      const ended = await queryOne<Found>(context, ENDED_SQL, [runId, taskId, askedSeq]);
       if (ended !== undefined) return outcomeOf(runId, taskId, ended);
     }
-    if (performance.now() >= until) return { run_id: runId, ...(taskId === undefined ? {} : { compaction_id: taskId }), applied: "pending" };
-    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    if (performance.now() >= until || signal?.aborted === true) return { run_id: runId, ...(taskId === undefined ? {} : { compaction_id: taskId }), applied: "pending" };
+    await waitFor(undefined, POLL_MS, signal);
+  }
+}
+
+async function queryOne<Row extends object>({ db, named }: Context, text: string, values: readonly unknown[]): Promise<Row | undefined> {
+  try {
+    return (await queryTx<Row & Record<string, unknown>>(db, named(text), values))[0];
+  } catch (error) {
+    throw fromPostgres(error);
   }
 }
 

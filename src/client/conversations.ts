@@ -1,4 +1,5 @@
 /** Threads of several runs: each message starts the next run, which begins with the view of the one before. */
+import type { Budget } from "../domain/budget.ts";
 import type { CompactionPolicy } from "../domain/compaction/policy.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import type { Message } from "../domain/transcript/message.ts";
@@ -7,6 +8,7 @@ import type { EnqueueAgent } from "./enqueue.ts";
 import { ConversationUnknownError, fromPostgres } from "./errors.ts";
 import { RunHandle, type HandleContext, type RunStatusView } from "./handle.ts";
 import { derive, deriveJson, keptInput, mergedPolicy, stateAt, storeDefinition, type DeriveOptions } from "./lineage.ts";
+import { settingJson } from "./run-settings.ts";
 import { queryTx, type Tx } from "./transaction.ts";
 
 export interface ConversationBudget {
@@ -33,6 +35,8 @@ export interface SendOptions extends DeriveOptions {
   /** A definition in code: this run is pinned to it. Default: the promoted one. */
   readonly agent?: EnqueueAgent;
   readonly compaction?: CompactionPolicy;
+  /** What the run that answers may take; the conversation's own budget is another one. */
+  readonly runBudget?: Budget;
   readonly interactive?: boolean;
 }
 
@@ -70,7 +74,7 @@ export interface ListConversationsOptions {
 
 const CREATE_SQL = "select capstan.create_conversation(agent => $1, tenant => $2, subject => $3, title => $4, budget => $5::jsonb, metadata => $6::jsonb) as id";
 const SEND_SQL = `select capstan.continue_conversation(conversation_id => $1::uuid, input => $2::jsonb, idempotency_key => $3, definition_sha => $4, compaction => $5::jsonb,
-  interactive => $6::boolean, options => $7::jsonb, actor => $8, run_id => $9::uuid) as id`;
+  interactive => $6::boolean, options => $7::jsonb, actor => $8, run_id => $9::uuid, budget => $10::jsonb) as id`;
 const VIEW = `jsonb_strip_nulls(jsonb_build_object('id', c.id, 'tenant', c.tenant, 'agent', c.agent, 'subject', c.subject, 'title', c.title, 'budget', c.budget, 'metadata', c.metadata,
   'created_at', c.created_at, 'updated_at', c.updated_at, 'runs', (select count(*) from capstan.runs n where n.conversation_id = c.id), 'last_run_id', c.last_run_id,
   'last_state', r.state, 'last_wait_reason', r.wait_reason)) as view
@@ -130,8 +134,11 @@ export class Conversation {
   async send<Output = JsonValue>(input: unknown, options: SendOptions = {}): Promise<RunHandle<Output>> {
     const { agent, compaction, interactive, idempotencyKey, actor, tx } = options;
     const { tenant, agent: name } = await this.get(tx === undefined ? {} : { tx });
-    const sha = agent === undefined ? null : await storeDefinition(agent.definition, this.#context, tx);
-    const policy = compaction === undefined ? undefined : mergedPolicy(agent === undefined ? await this.#promotedPolicy(name, tx) : agent.definition.compaction, compaction);
+    const sha = agent === undefined || agent.isComplete === false ? null : await storeDefinition(agent.definition, this.#context, tx);
+    const policy =
+      compaction === undefined
+        ? undefined
+        : mergedPolicy(agent === undefined || agent.isComplete === false ? await this.#promotedPolicy(name, tx) : agent.definition.compaction, compaction);
     // The run's id before the run: what goes to a blob is noted as its own.
     const runId = uuidV7(Date.now());
     const kept = await keptInput(name, input, { tenant, runId, context: this.#context, tx });
@@ -145,6 +152,7 @@ export class Conversation {
       deriveJson(options),
       actor ?? null,
       runId,
+      settingJson("budget", options.runBudget),
     ];
     return new RunHandle(await derive(SEND_SQL, values, this.#context, tx), this.#context);
   }

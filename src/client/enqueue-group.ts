@@ -29,6 +29,13 @@ export interface EnqueueArguments {
   readonly tracestate: string | null;
   readonly actor: string | null;
   readonly run_id: string | null;
+  readonly concurrency_limit: number | null;
+  readonly concurrency_scope: string | null;
+  readonly on_conflict: string | null;
+  /** JSON text. */
+  readonly compaction: string | null;
+  /** JSON text. */
+  readonly budget: string | null;
 }
 
 /** Labels travel as JSON text: in one array of arrays all would need the same length. */
@@ -36,10 +43,11 @@ const ENQUEUE_MANY = `
 select capstan.enqueue_run(agent => i.agent, input => i.input::jsonb, tenant => i.tenant, idempotency_key => i.idempotency_key, priority => i.priority, run_at => i.run_at,
   deadline => i.deadline, interactive => i.interactive, metadata => i.metadata::jsonb, labels => (select array_agg(l order by o) from jsonb_array_elements_text(i.labels::jsonb) with ordinality as t(l, o)),
   subject => i.subject, pool => i.pool, definition_sha => i.definition_sha, concurrency_key => i.concurrency_key, traceparent => i.traceparent, tracestate => i.tracestate,
-  actor => i.actor, run_id => i.run_id) as id
+  actor => i.actor, run_id => i.run_id, concurrency_limit => i.concurrency_limit, concurrency_scope => i.concurrency_scope, on_conflict => i.on_conflict,
+  compaction => i.compaction::jsonb, budget => i.budget::jsonb) as id
 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::timestamptz[], $7::timestamptz[], $8::boolean[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[],
-  $14::text[], $15::text[], $16::text[], $17::text[], $18::uuid[]) with ordinality
-  as i(agent, input, tenant, idempotency_key, priority, run_at, deadline, interactive, metadata, labels, subject, pool, definition_sha, concurrency_key, traceparent, tracestate, actor, run_id, n)
+  $14::text[], $15::text[], $16::text[], $17::text[], $18::uuid[], $19::int[], $20::text[], $21::text[], $22::text[], $23::text[]) with ordinality
+  as i(agent, input, tenant, idempotency_key, priority, run_at, deadline, interactive, metadata, labels, subject, pool, definition_sha, concurrency_key, traceparent, tracestate, actor, run_id, concurrency_limit, concurrency_scope, on_conflict, compaction, budget, n)
 order by i.n`;
 
 /** One statement at a time is written; a second may be on its way. */
@@ -98,8 +106,7 @@ export class EnqueueGroups {
   }
 
   async #together(group: readonly Waiting[]): Promise<void> {
-    // One order for all groups: two that name the same idempotency keys cannot wait for each other in a circle.
-    const sorted = group.toSorted((a, b) => (orderOf(a) < orderOf(b) ? -1 : 1));
+    const sorted = group.toSorted((a, b) => (orderOf(a.args) < orderOf(b.args) ? -1 : 1));
     try {
       const { rows } = await this.#db.query<{ id: string }>({ ...this.#statement, values: columns(sorted.map(({ args }) => args)) });
       for (const [i, { id }] of rows.entries()) sorted[i]?.resolve(id);
@@ -119,8 +126,14 @@ async function settle({ alone, resolve, reject }: Waiting): Promise<void> {
   }
 }
 
-function orderOf({ args }: Waiting): string {
-  return `${args.tenant} ${args.idempotency_key ?? ""}`;
+/** One order for all who enqueue many: two that name the same idempotency keys cannot wait for each other in a circle. */
+export function orderOf({ tenant, idempotency_key: key }: EnqueueArguments): string {
+  return `${tenant} ${key ?? ""}`;
+}
+
+/** One statement for all of them; it gives their ids in this order. */
+export function enqueueTogether(items: readonly EnqueueArguments[]): { readonly text: string; readonly values: readonly unknown[] } {
+  return { text: ENQUEUE_MANY, values: columns(items) };
 }
 
 function columns(items: readonly EnqueueArguments[]): unknown[] {
@@ -144,5 +157,10 @@ function columns(items: readonly EnqueueArguments[]): unknown[] {
     of("tracestate"),
     of("actor"),
     of("run_id"),
+    of("concurrency_limit"),
+    of("concurrency_scope"),
+    of("on_conflict"),
+    of("compaction"),
+    of("budget"),
   ];
 }

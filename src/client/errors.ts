@@ -174,6 +174,77 @@ export class DatabaseUnavailableError extends CapstanError {
   }
 }
 
+/** As many runs are queued as a limit allows: `details` say which. Worth another try after `retryAfterMs`. */
+export class QueueFullError extends CapstanError {
+  override readonly name = "QueueFullError";
+  readonly code = "QUEUE_FULL";
+  override readonly retryable = true;
+  override readonly details: JsonObject;
+  readonly retryAfterMs: number;
+  constructor(message: string, details: JsonObject, options?: ErrorOptions) {
+    super(message, options);
+    this.details = details;
+    this.retryAfterMs = Number(details["retry_after_s"] ?? 5) * 1_000;
+  }
+}
+
+/** Enqueued with `onConflict: "refuse"` while another run holds the concurrency key: `runId` is the one that has held it longest. */
+export class ConcurrencyConflictError extends CapstanError {
+  override readonly name = "ConcurrencyConflictError";
+  readonly code = "CONCURRENCY_CONFLICT";
+  override readonly details: JsonObject;
+  readonly runId: string;
+  constructor(message: string, details: JsonObject, options?: ErrorOptions) {
+    super(message, options);
+    this.details = details;
+    this.runId = typeof details["run_id"] === "string" ? details["run_id"] : "";
+  }
+}
+
+/** A partition of the journal holds runs that must stay: `details` count them by reason. */
+export class PartitionKeptError extends CapstanError {
+  override readonly name = "PartitionKeptError";
+  readonly code = "PARTITION_KEPT";
+  override readonly details: JsonObject;
+  constructor(message: string, details: JsonObject, options?: ErrorOptions) {
+    super(message, options);
+    this.details = details;
+  }
+}
+
+/** The database login is pinned to other tenants than the one that was named. */
+export class TenantDeniedError extends CapstanError {
+  override readonly name = "TenantDeniedError";
+  readonly code = "TENANT_DENIED";
+}
+
+export class WebhookExistsError extends CapstanError {
+  override readonly name = "WebhookExistsError";
+  readonly code = "WEBHOOK_EXISTS";
+}
+
+export class WebhookUnknownError extends CapstanError {
+  override readonly name = "WebhookUnknownError";
+  readonly code = "WEBHOOK_UNKNOWN";
+}
+
+/** A token of that name is in use in the tenant. */
+export class TokenExistsError extends CapstanError {
+  override readonly name = "TokenExistsError";
+  readonly code = "TOKEN_EXISTS";
+}
+
+export class TokenUnknownError extends CapstanError {
+  override readonly name = "TokenUnknownError";
+  readonly code = "TOKEN_UNKNOWN";
+}
+
+/** The run's agent has no definition in the database: nobody knows by which model or policy it would be compacted. */
+export class AgentGoneError extends CapstanError {
+  override readonly name = "AgentGoneError";
+  readonly code = "AGENT_GONE";
+}
+
 interface PgError {
   readonly code?: string;
   readonly message?: string;
@@ -185,6 +256,10 @@ interface PgError {
 /** The message together with what the function advises. */
 function hinted({ message, hint }: PgError): string {
   return [message, hint].filter((part) => part !== undefined && part !== "").join(". ");
+}
+
+function detailOf({ detail }: PgError): JsonObject {
+  return JSON.parse(detail ?? "{}") as JsonObject;
 }
 
 /** Gives the named error for one of our SQLSTATEs; an unreachable database is DatabaseUnavailableError; anything else comes back as it was. Looks through drizzle's wrapper. */
@@ -222,6 +297,16 @@ export function fromPostgres(error: unknown): unknown {
       return new ConversationBusyError(message, pg.detail ?? "", { cause: error });
     case "KC016":
       return new ConversationUnknownError(message, { cause: error });
+    case "KC019":
+      return new QueueFullError(hinted(pg), detailOf(pg), { cause: error });
+    case "KC020":
+      return new ConcurrencyConflictError(hinted(pg), detailOf(pg), { cause: error });
+    case "KC023":
+      return new PartitionKeptError(hinted(pg), detailOf(pg), { cause: error });
+    case "KC022":
+      return new AgentGoneError(hinted(pg), { cause: error });
+    case "KC021":
+      return new TenantDeniedError(hinted(pg), { cause: error });
     case "KC018":
       return new RunNotFailedError(hinted(pg), { cause: error });
     case "KC006":

@@ -1,16 +1,16 @@
 /** A run's handle: everything one can do with a run, from its id alone. */
+import type { Budget } from "../domain/budget.ts";
+import type { ResolvedPolicy } from "../domain/compaction/policy.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
-import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
-import type { DeltaListener } from "./delta-listener.ts";
-import { compactRun, type CompactOptions, type CompactView } from "./compact.ts";
-import { inputJson } from "./enqueue.ts";
-import { followRun, type FollowItem } from "./follow.ts";
-import { needsOffload, offload } from "./offload.ts";
-import { DatabaseUnavailableError, fromPostgres, ResultTimeoutError, UnknownRunError, RunFailedError } from "./errors.ts";
-import { forkRun, retryRun, stateAt, type ForkOptions, type RetryOptions, type RunStateView } from "./lineage.ts";
-import type { ResultPoller } from "./result-poller.ts";
-import { queryTx, type Tx } from "./transaction.ts";
-import { WaitClient, type SignalOptions, type WaitView } from "./waits.ts";
+import type { CompactOptions, CompactView } from "./compact.ts";
+import type { FollowItem } from "./follow.ts";
+import { ResultTimeoutError, RunFailedError } from "./errors.ts";
+import type { ForkOptions, RetryOptions, RunStateView } from "./lineage.ts";
+import { PostgresRuns, type HandleContext } from "./postgres-runs.ts";
+import type { ActOptions, RunTransport, SendInputOptions } from "./run-transport.ts";
+import type { DecisionOptions, SignalOptions, WaitView } from "./waits.ts";
+
+export type { HandleContext } from "./postgres-runs.ts";
 
 export interface RunStatusView {
   readonly run_id: string;
@@ -20,6 +20,8 @@ export interface RunStatusView {
   /** Why a waiting run waits: `input`, `retry`, `agent_missing`… */
   readonly wait_reason?: string;
   readonly wake_at?: string;
+  /** What a run stands before that nobody has to answer: a quota that is used up, or a concurrency key. */
+  readonly waits_for?: WaitsFor;
   readonly paused: boolean;
   readonly turn: number;
   readonly last_seq: number;
@@ -28,6 +30,11 @@ export interface RunStatusView {
   readonly finished_at?: string;
   readonly output?: JsonValue;
   readonly error?: { readonly code: string; readonly message: string; readonly details?: JsonObject };
+  /** In force for the run, with defaults. */
+  readonly compaction: ResolvedPolicy;
+  readonly budget?: Budget;
+  /** With a budget: 0 within it, 1 when a soft limit was told, 2 when a hard one was reached. */
+  readonly budget_level?: 0 | 1 | 2;
   readonly usage: {
     readonly input_tokens: number;
     readonly output_tokens: number;
@@ -36,6 +43,18 @@ export interface RunStatusView {
     readonly cost_usd_micros: number;
   };
 }
+
+export type WaitsFor =
+  /** `bucket` names the limit (`turn/tokens/minute/tenant/acme`). `needed` and `limit` are there when no call would ever fit. */
+  | { readonly kind: "quota"; readonly bucket: string; readonly needed?: number; readonly limit?: number; readonly until?: string }
+  | {
+      readonly kind: "concurrency_key";
+      readonly key: string;
+      readonly scope: "agent" | "all";
+      readonly limit: number;
+      readonly held_by?: readonly string[];
+      readonly until?: string;
+    };
 
 /** An event as followers read it. */
 export interface RunEvent {
@@ -50,30 +69,18 @@ export interface RunEvent {
   readonly payload: JsonObject;
 }
 
-const OUTAGE_PAUSE_MS = 500;
-const PAGE = 500;
-const EVENT = "e.seq, e.type, e.version, e.turn, e.attempt, to_jsonb(e.at) #>> '{}' as at, e.actor, e.origin, e.payload";
-
-export interface HandleContext {
-  readonly db: Tx;
-  readonly named: (text: string) => string;
-  readonly poller: ResultPoller;
-  /** Hears live text for `follow`; without one a follower sees events only. */
-  readonly listener?: DeltaListener;
-}
-
 export class RunHandle<Output = JsonValue> {
   readonly id: string;
-  readonly #context: HandleContext;
+  readonly #runs: RunTransport;
 
-  constructor(id: string, context: HandleContext) {
+  /** By statements, or by requests to an API: the handle means the same. */
+  constructor(id: string, through: HandleContext | RunTransport) {
     this.id = id;
-    this.#context = context;
+    this.#runs = "db" in through ? new PostgresRuns(through) : through;
   }
 
-  async status(): Promise<RunStatusView> {
-    const rows = await this.#query<{ status: RunStatusView }>("select capstan.run_status($1::uuid) as status", [this.id]);
-    return (rows[0] as { status: RunStatusView }).status;
+  status(): Promise<RunStatusView> {
+    return this.#runs.status(this.id);
   }
 
   /**
@@ -83,7 +90,7 @@ export class RunHandle<Output = JsonValue> {
   async result({ timeoutMs, signal }: { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {}): Promise<Output> {
     const timeout = timeoutMs === undefined ? undefined : AbortSignal.timeout(timeoutMs);
     const signals = [timeout, signal].filter((s) => s !== undefined);
-    const end = await this.#context.poller.wait(this.id, signals.length === 0 ? undefined : AbortSignal.any(signals));
+    const end = await this.#runs.end(this.id, signals.length === 0 ? undefined : AbortSignal.any(signals));
     if (end === undefined) {
       if (signal?.aborted === true) throw signal.reason;
       throw new ResultTimeoutError(`run ${this.id} did not end within ${timeoutMs} ms; it goes on, ask again`);
@@ -94,7 +101,7 @@ export class RunHandle<Output = JsonValue> {
 
   /** Events after `after` in seq order, without a gap, until the run ends; with `follow: false` those there are now. */
   async *events({ after = 0, follow = true, signal }: { readonly after?: number; readonly follow?: boolean; readonly signal?: AbortSignal } = {}): AsyncGenerator<RunEvent> {
-    for await (const item of this.#follow({ after, follow, signal, listener: undefined })) if (item.type === "event") yield item.event;
+    for await (const item of this.#runs.follow(this.id, { after, follow, signal, deltas: false })) if (item.type === "event") yield item.event;
   }
 
   /**
@@ -104,56 +111,63 @@ export class RunHandle<Output = JsonValue> {
    * the seq of the last event.
    */
   follow({ after = 0, deltas = true, signal }: { readonly after?: number; readonly deltas?: boolean; readonly signal?: AbortSignal } = {}): AsyncGenerator<FollowItem> {
-    return this.#follow({ after, follow: true, signal, listener: deltas ? this.#context.listener : undefined });
+    return this.#runs.follow(this.id, { after, follow: true, signal, deltas });
   }
 
   /** Input for an interactive run, or steering for one at work: applied at the next boundary, exactly once. Gives its inbox id. */
-  async send(content: unknown, { dedupeKey, actor, tx }: { readonly dedupeKey?: string; readonly actor?: string; readonly tx?: Tx } = {}): Promise<string> {
-    const kept = needsOffload(content, DEFAULT_INLINE_PAYLOAD_BYTES - 4_096) ? await this.#offload(content, tx) : content;
-    const json = inputJson(this.id, kept);
-    const rows = await this.#query<{ id: string }>(
-      "select capstan.send(run_id => $1::uuid, payload => $2::jsonb, dedupe_key => $3, actor => $4) as id",
-      [this.id, JSON.stringify(json), dedupeKey ?? null, actor ?? null],
-      tx,
-    );
-    return (rows[0] as { id: string }).id;
+  send(content: unknown, options: SendInputOptions = {}): Promise<string> {
+    return this.#runs.send(this.id, content, options);
   }
 
   /**
    * Stops the turn at hand and keeps the run: its model call and tools are aborted, on whichever worker they run, and it
    * waits for input. For interactive runs. Throws NotInteractiveError, NotMidTurnError, RunEndedError.
    */
-  async stop(reason?: string, { actor, tx }: { readonly actor?: string; readonly tx?: Tx } = {}): Promise<void> {
-    await this.#query("select capstan.stop_run($1::uuid, $2, $3)", [this.id, reason ?? null, actor ?? null], tx);
+  stop(reason?: string, options: ActOptions = {}): Promise<void> {
+    return this.#runs.stop(this.id, reason, options);
   }
 
   /** No worker begins another turn of the run until `resume`, also over restarts; the turn at hand is finished. False when it was paused already. */
-  async pause({ actor, tx }: { readonly actor?: string; readonly tx?: Tx } = {}): Promise<boolean> {
-    const rows = await this.#query<{ paused: boolean }>("select capstan.pause_run($1::uuid, $2) as paused", [this.id, actor ?? null], tx);
-    return (rows[0] as { paused: boolean }).paused;
+  pause(options: ActOptions = {}): Promise<boolean> {
+    return this.#runs.pause(this.id, options);
   }
 
   /** False when it was not paused. */
-  async resume({ actor, tx }: { readonly actor?: string; readonly tx?: Tx } = {}): Promise<boolean> {
-    const rows = await this.#query<{ resumed: boolean }>("select capstan.resume_run($1::uuid, $2) as resumed", [this.id, actor ?? null], tx);
-    return (rows[0] as { resumed: boolean }).resumed;
+  resume(options: ActOptions = {}): Promise<boolean> {
+    return this.#runs.resume(this.id, options);
   }
 
   /** See WaitClient.signal. */
   signal(name: string, payload: unknown = null, options: SignalOptions = {}): Promise<string> {
-    return new WaitClient(this.#context.db, this.#context.named).signal(this.id, name, payload, options);
+    return this.#runs.signal(this.id, name, payload, options);
   }
 
   /** What the run waits for now, of every kind. */
   waits(): Promise<WaitView[]> {
-    const kinds = ["approval", "question", "signal", "timer", "children", "completion"] as const;
-    return new WaitClient(this.#context.db, this.#context.named).list({ runId: this.id, kinds, limit: 1_000 });
+    return this.#runs.waits(this.id);
+  }
+
+  /**
+   * Lets a call of the run be made; `input` are arguments to use instead of the model's own. Exactly one decision counts:
+   * throws WaitDecidedError for a second one, WaitExpiredError, WaitUnknownError, InputInvalidError when `input` does not fit.
+   */
+  approve(callId: string, { input, ...options }: DecisionOptions & { readonly input?: JsonObject } = {}): Promise<void> {
+    return this.#runs.decide(this.id, callId, { decision: "approve", ...(input === undefined ? {} : { input }) }, options);
+  }
+
+  /** The call is not made; the model reads the reason. Throws as `approve` does. */
+  deny(callId: string, options: DecisionOptions = {}): Promise<void> {
+    return this.#runs.decide(this.id, callId, { decision: "deny" }, options);
+  }
+
+  /** Answers a question of the run, by the id that `waits` gives. Throws InputInvalidError when it does not fit what was asked for, WaitDecidedError, WaitUnknownError. */
+  answer(waitId: string, answer: unknown, options: ActOptions = {}): Promise<void> {
+    return this.#runs.answer(this.id, waitId, answer, options);
   }
 
   /** Ends the run and its descendants at once. False when it had ended already. */
-  async cancel(reason?: string, { actor, tx }: { readonly actor?: string; readonly tx?: Tx } = {}): Promise<boolean> {
-    const rows = await this.#query<{ ended: boolean }>("select capstan.cancel_run($1::uuid, $2, $3) as ended", [this.id, reason ?? null, actor ?? null], tx);
-    return (rows[0] as { ended: boolean }).ended;
+  cancel(reason?: string, options: ActOptions = {}): Promise<boolean> {
+    return this.#runs.cancel(this.id, reason, options);
   }
 
   /**
@@ -161,7 +175,7 @@ export class RunHandle<Output = JsonValue> {
    * the middle of a turn (unless `when: "boundary"`), RunEndedError when it has ended.
    */
   compact(options: CompactOptions = {}): Promise<CompactView> {
-    return compactRun(this.id, this.#context, options);
+    return this.#runs.compact(this.id, options);
   }
 
   /**
@@ -169,7 +183,7 @@ export class RunHandle<Output = JsonValue> {
    * what they did here behind that event. Throws ForkPointError where a run cannot go on from.
    */
   async fork(options: ForkOptions = {}): Promise<RunHandle<Output>> {
-    return new RunHandle(await forkRun(this.id, this.#context, options), this.#context);
+    return new RunHandle(await this.#runs.fork(this.id, options), this.#runs);
   }
 
   /**
@@ -177,65 +191,11 @@ export class RunHandle<Output = JsonValue> {
    * asking again gives it again. Throws RunNotFailedError.
    */
   async retry(options: RetryOptions = {}): Promise<RunHandle<Output>> {
-    return new RunHandle(await retryRun(this.id, this.#context, options), this.#context);
+    return new RunHandle(await this.#runs.retry(this.id, options), this.#runs);
   }
 
   /** The run as it was right after its event `seq`: its state, and the messages that a model saw. */
   at(seq: number): Promise<RunStateView> {
-    return stateAt(this.id, seq, this.#context);
-  }
-
-  async #offload(content: unknown, tx: Tx | undefined): Promise<unknown> {
-    const { db, named } = this.#context;
-    // Through the caller's transaction: the run may have been enqueued in it.
-    const rows = await this.#query<{ tenant: string }>("select tenant from capstan.runs where id = $1::uuid", [this.id], tx);
-    if (rows[0] === undefined) throw new UnknownRunError(`no run ${this.id}`);
-    return offload(content, { db: tx ?? db, named, tenant: rows[0].tenant, runId: this.id, limitBytes: DEFAULT_INLINE_PAYLOAD_BYTES });
-  }
-
-  #follow(options: { after: number; follow: boolean; signal: AbortSignal | undefined; listener: DeltaListener | undefined }): AsyncGenerator<FollowItem> {
-    const { follow, signal } = options;
-    const source = {
-      runId: this.id,
-      pageSize: PAGE,
-      listener: options.listener,
-      events: (after: number) =>
-        this.#untilBack(follow, signal, () =>
-          this.#query<RunEvent>(`select ${EVENT} from capstan.events e where e.run_id = $1 and e.seq > $2::int order by e.seq limit ${PAGE}`, [this.id, after]),
-        ),
-      newest: async (types: readonly string[], upTo: number) => {
-        const rows = await this.#untilBack(follow, signal, () =>
-          this.#query<RunEvent>(`select ${EVENT} from capstan.events e where e.run_id = $1 and e.seq <= $2::int and e.type = any($3::text[]) order by e.seq desc limit 1`, [
-            this.id,
-            upTo,
-            types,
-          ]),
-        );
-        return rows?.[0];
-      },
-      status: () => this.#untilBack(follow, signal, () => this.status()),
-    };
-    return followRun(source, options);
-  }
-
-  /** A follower waits for a database that is away; undefined when its signal fires meanwhile. */
-  async #untilBack<T>(follow: boolean, signal: AbortSignal | undefined, ask: () => Promise<T>): Promise<T | undefined> {
-    while (signal?.aborted !== true) {
-      try {
-        return await ask();
-      } catch (error) {
-        if (!follow || !(error instanceof DatabaseUnavailableError)) throw error;
-        await new Promise((resolve) => setTimeout(resolve, OUTAGE_PAUSE_MS));
-      }
-    }
-    return undefined;
-  }
-
-  async #query<Row extends Record<string, unknown> | object>(text: string, values: readonly unknown[], tx?: Tx): Promise<Row[]> {
-    try {
-      return await queryTx<Row & Record<string, unknown>>(tx ?? this.#context.db, this.#context.named(text), values);
-    } catch (error) {
-      throw fromPostgres(error);
-    }
+    return this.#runs.at(this.id, seq);
   }
 }

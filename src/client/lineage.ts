@@ -1,6 +1,7 @@
 /** Runs that begin with another run's view, and a run as it was at one of its events. */
+import type { Budget } from "../domain/budget.ts";
 import { agentDefinition, normalizeDefinition, type AgentDefinition } from "../domain/definition.ts";
-import { compactionPolicy, mergeCompaction, policyIssues, type CompactionPolicy } from "../domain/compaction/policy.ts";
+import { mergeCompaction, policyIssues, type CompactionPolicy } from "../domain/compaction/policy.ts";
 import { evolve, initialState, type RunState } from "../domain/fold.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
@@ -15,6 +16,8 @@ import { inputJson } from "./enqueue.ts";
 import { ArgumentError, fromPostgres, UnknownRunError } from "./errors.ts";
 import type { HandleContext, RunStatusView } from "./handle.ts";
 import { needsOffload, offload } from "./offload.ts";
+import { redactInput } from "./redact-input.ts";
+import { settingJson } from "./run-settings.ts";
 import { queryTx, type Tx } from "./transaction.ts";
 
 /** What a derived run may have of its own; what is not given is the base's. */
@@ -41,6 +44,8 @@ export interface ForkOptions extends DeriveOptions {
   readonly overlay?: DefinitionOverlay;
   /** Of this run alone, over the definition's. */
   readonly compaction?: CompactionPolicy;
+  /** Over what was set for the base alone, limit by limit; the definition's hard limits hold. The fork begins at zero. */
+  readonly budget?: Budget;
   readonly interactive?: boolean;
   /** Asked for again with the same key it is the same fork. */
   readonly idempotencyKey?: string;
@@ -49,6 +54,9 @@ export interface ForkOptions extends DeriveOptions {
 export interface RetryOptions extends DeriveOptions {
   /** Gives the retry that there is, also when it has ended. Default: a retry that has ended is followed by another. */
   readonly once?: boolean;
+  /** Of this retry alone, over what was set for the run that failed. Both have no effect on a retry that is there already. */
+  readonly compaction?: CompactionPolicy;
+  readonly budget?: Budget;
   readonly overlay?: DefinitionOverlay;
 }
 
@@ -73,8 +81,9 @@ export interface RunStateView {
 }
 
 const FORK_SQL = `select capstan.fork_run(run_id => $1::uuid, at => $2::int, input => $3::jsonb, definition_sha => $4, compaction => $5::jsonb, interactive => $6::boolean,
-  idempotency_key => $7, options => $8::jsonb, actor => $9) as id`;
-const RETRY_SQL = "select capstan.retry_run(run_id => $1::uuid, definition_sha => $2, once => $3, options => $4::jsonb, actor => $5) as id";
+  idempotency_key => $7, options => $8::jsonb, actor => $9, budget => $10::jsonb) as id`;
+const RETRY_SQL =
+  "select capstan.retry_run(run_id => $1::uuid, definition_sha => $2, once => $3, options => $4::jsonb, actor => $5, compaction => $6::jsonb, budget => $7::jsonb) as id";
 
 /** Throws ForkPointError, UnknownRunError, IdempotencyConflictError, DefinitionInvalidError, ArgumentError. */
 export async function forkRun(runId: string, context: HandleContext, options: ForkOptions): Promise<string> {
@@ -86,7 +95,18 @@ export async function forkRun(runId: string, context: HandleContext, options: Fo
   const kept = input === undefined || base === undefined ? null : JSON.stringify(await keptInput(runId, input, { tenant: base.tenant, runId, context, tx }));
   return await derive(
     FORK_SQL,
-    [runId, at ?? null, kept, sha, policy === undefined ? null : JSON.stringify(policy), interactive ?? null, idempotencyKey ?? null, deriveJson(options), actor ?? null],
+    [
+      runId,
+      at ?? null,
+      kept,
+      sha,
+      policy === undefined ? null : JSON.stringify(policy),
+      interactive ?? null,
+      idempotencyKey ?? null,
+      deriveJson(options),
+      actor ?? null,
+      settingJson("budget", options.budget),
+    ],
     context,
     tx,
   );
@@ -95,8 +115,9 @@ export async function forkRun(runId: string, context: HandleContext, options: Fo
 /** Throws RunNotFailedError, UnknownRunError, DefinitionInvalidError. */
 export async function retryRun(runId: string, context: HandleContext, options: RetryOptions): Promise<string> {
   const { overlay, once = false, actor, tx } = options;
+  const settings = [settingJson("compaction", options.compaction), settingJson("budget", options.budget)];
   const sha = overlay === undefined ? null : await storeDefinition(overlaid(await baseOf(runId, context, tx), overlay), context, tx);
-  return await derive(RETRY_SQL, [runId, sha, once, deriveJson(options), actor ?? null], context, tx);
+  return await derive(RETRY_SQL, [runId, sha, once, deriveJson(options), actor ?? null, ...settings], context, tx);
 }
 
 export function deriveJson({ priority, pool, labels, metadata, runAt, deadline, traceparent, tracestate }: DeriveOptions): string {
@@ -118,7 +139,9 @@ export async function keptInput(
   { tenant, runId, context, tx }: { readonly tenant: string; readonly runId: string; readonly context: HandleContext; readonly tx: Tx | undefined },
 ): Promise<JsonValue> {
   const limitBytes = DEFAULT_INLINE_PAYLOAD_BYTES;
-  const kept = needsOffload(input, limitBytes - 4_096) ? await offload(input, { db: tx ?? context.db, named: context.named, tenant, runId, limitBytes }) : input;
+  const { redactor } = context;
+  const shown = redactor === undefined ? input : await redactInput(input, redactor, { place: "input", tenant, runId });
+  const kept = needsOffload(shown, limitBytes - 4_096) ? await offload(shown, { db: tx ?? context.db, named: context.named, tenant, runId, limitBytes }) : shown;
   return inputJson(what, kept);
 }
 
@@ -183,11 +206,10 @@ function policyOf(base: Base, { definition, overlay, compaction }: PolicyChanges
 
 /** What holds for one run: what is given over what was there. Refused with the field's name, also where only both together are wrong. */
 export function mergedPolicy(before: CompactionPolicy | undefined, given: CompactionPolicy | undefined): CompactionPolicy | undefined {
-  const parsed = compactionPolicy.safeParse(given ?? {});
-  if (!parsed.success) throw new ArgumentError(`compaction: ${parsed.error.issues.map(({ path, message }) => `${path.join(".")} ${message}`).join("; ")}`);
-  const merged = mergeCompaction(before, parsed.data);
+  settingJson("compaction", given);
+  const merged = mergeCompaction(before, given);
   const issues = policyIssues(merged);
-  if (issues.length > 0) throw new ArgumentError(`compaction: ${issues.map(({ path, message }) => `${path} ${message}`).join("; ")}`);
+  if (issues.length > 0) throw new ArgumentError(issues.map(({ path, message }) => `compaction.${path} ${message}`).join("; "));
   return merged;
 }
 

@@ -44,7 +44,7 @@ async function put(content: Uint8Array, mediaType: string, { db, named, tenant, 
   return { type: "file", media_type: mediaType, sha256, size_bytes: sizeBytes, ...(filename === undefined ? {} : { filename }) };
 }
 
-function isFileInput(part: unknown): part is FileInput {
+export function isFileInput(part: unknown): part is FileInput {
   const file = part as Partial<FileInput> | null;
   return typeof file === "object" && file !== null && file.type === "file" && file.data instanceof Uint8Array && typeof file.media_type === "string";
 }

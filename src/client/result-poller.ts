@@ -20,9 +20,7 @@ const MAX_POLL_MS = 500;
 /** A run may be waited for before the transaction that enqueues it commits; one that is missing for longer does not exist. */
 const MISSING_AFTER_MS = 2_000;
 
-const ENDS = `select x.id, r.state, e.payload from unnest($1::uuid[]) as x(id) left join capstan.runs r on r.id = x.id
-  left join lateral (select e.payload from capstan.events e where e.run_id = r.id and e.type in ('run.completed', 'run.failed', 'run.cancelled') order by e.seq desc limit 1) e on true
-  where r.id is null or r.finished_at is not null`;
+const ENDS = "select id, state, payload from capstan.run_ends($1::uuid[])";
 
 const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 

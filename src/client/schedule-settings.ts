@@ -1,10 +1,12 @@
 /** What a schedule is made of, checked before anything is sent. */
 import { z } from "zod";
+import { budgetIssues, budgetSchema, type Budget } from "../domain/budget.ts";
+import { compactionPolicy, type CompactionPolicy } from "../domain/compaction/policy.ts";
 import { agentNamePattern } from "../domain/definition.ts";
 import { toJsonValue, type JsonObject, type JsonValue } from "../domain/json.ts";
 import { DEFAULT_INLINE_PAYLOAD_BYTES } from "../domain/limits.ts";
 import { catchUpPolicies, type CatchUp } from "../domain/schedule.ts";
-import type { EnqueueAgent } from "./enqueue.ts";
+import type { ConcurrencyOptions, EnqueueAgent } from "./enqueue.ts";
 import { InputInvalidError, ScheduleInvalidError, TooLargeError } from "./errors.ts";
 import { needsOffload } from "./offload.ts";
 
@@ -16,7 +18,10 @@ export interface ScheduleRunOptions {
   readonly metadata?: JsonObject;
   readonly labels?: readonly string[];
   readonly pool?: string;
-  readonly concurrencyKey?: string;
+  /** With `onConflict: "refuse"` a tick that finds a run of the key at work is passed over. */
+  readonly concurrency?: ConcurrencyOptions;
+  readonly compaction?: CompactionPolicy;
+  readonly budget?: Budget;
 }
 
 export interface ScheduleSettings extends ScheduleRunOptions {
@@ -59,7 +64,20 @@ const settingsSchema = z.strictObject({
   metadata: z.custom<JsonObject>((value) => typeof value === "object" && value !== null && !Array.isArray(value) && toJsonValue(value).ok, "must be a JSON object").optional(),
   labels: z.array(word, "must be a list of texts").optional(),
   pool: word.refine((pool) => pool !== "summarize", "must not be summarize, which takes no runs").optional(),
-  concurrencyKey: word.optional(),
+  concurrency: z
+    .strictObject({
+      key: word,
+      limit: z.int("must be a whole number").min(1, "must be from 1 to 10000").max(10_000, "must be from 1 to 10000").optional(),
+      scope: z.enum(["agent", "all"], "must be agent or all").optional(),
+      onConflict: z.enum(["queue", "replace", "refuse"], "must be queue, replace or refuse").optional(),
+    })
+    .optional(),
+  compaction: compactionPolicy.optional(),
+  budget: budgetSchema
+    .superRefine((budget, context) => {
+      for (const { path, message } of budgetIssues(budget)) context.addIssue({ code: "custom", path: path.split("."), message });
+    })
+    .optional(),
 });
 
 /** For the documents: all that a schedule is made of. */
@@ -81,8 +99,21 @@ export function checkSettings(scheduleName: string, settings: ScheduleSettings):
       unknown === undefined ? { field: issue.path.join("."), message: issue.message } : { field: unknown, message: "is not a setting of schedules" },
     );
   }
-  const { actor, subject, priority, interactive, metadata, labels, pool, concurrencyKey } = parsed.data;
-  const kept = { subject, priority, interactive, metadata, labels, pool, concurrency_key: concurrencyKey };
+  const { actor, subject, priority, interactive, metadata, labels, pool, concurrency, compaction, budget } = parsed.data;
+  const kept = {
+    subject,
+    priority,
+    interactive,
+    metadata,
+    labels,
+    pool,
+    concurrency_key: concurrency?.key,
+    concurrency_limit: concurrency?.limit,
+    concurrency_scope: concurrency?.scope,
+    on_conflict: concurrency?.onConflict,
+    compaction,
+    budget,
+  };
   const stored = Object.fromEntries(Object.entries(kept).filter(([, value]) => value !== undefined)) as JsonObject;
   return { agent: agentName, input: inputOf(agent, input), tenant, catchUp, actor: actor ?? null, options: Object.keys(stored).length === 0 ? null : stored };
 }

@@ -1,7 +1,9 @@
 /** What waits for somebody outside: calls to approve, questions, signals, and calls that are completed elsewhere. */
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { toJsonValue } from "../domain/json.ts";
+import type { Redactor } from "../domain/redact/redactor.ts";
 import { ArgumentError, fromPostgres, InputInvalidError, WaitUnknownError } from "./errors.ts";
+import { redactedJsonInput } from "./redact-input.ts";
 import { queryTx, type Tx } from "./transaction.ts";
 
 export interface WaitView {
@@ -48,10 +50,12 @@ type RawWait = { readonly [F in keyof Required<WaitView>]: Required<WaitView>[F]
 export class WaitClient {
   readonly #db: Tx;
   readonly #named: (text: string) => string;
+  readonly #redactor: Redactor | undefined;
 
-  constructor(db: Tx, named: (text: string) => string) {
+  constructor(db: Tx, named: (text: string) => string, redactor?: Redactor) {
     this.#db = db;
     this.#named = named;
+    this.#redactor = redactor;
   }
 
   /** What is open, oldest first. */
@@ -68,8 +72,8 @@ export class WaitClient {
   }
 
   /** Throws WaitUnknownError. */
-  async get(id: string): Promise<WaitView> {
-    const [row] = await this.#query<RawWait>(`select ${COLUMNS} from capstan.waits w where w.id = $1::uuid`, [id]);
+  async get(id: string, { tx }: { readonly tx?: Tx | undefined } = {}): Promise<WaitView> {
+    const [row] = await this.#query<RawWait>(`select ${COLUMNS} from capstan.waits w where w.id = $1::uuid`, [id], tx);
     if (row === undefined) throw new WaitUnknownError(`nothing waits under ${id}`);
     return toView(row);
   }
@@ -79,19 +83,24 @@ export class WaitClient {
    * WaitDecidedError for a second one, WaitExpiredError, WaitUnknownError, InputInvalidError when `input` does not fit the tool.
    */
   async approve(id: string, { input, reason, actor, tx }: DecisionOptions & { readonly input?: JsonObject } = {}): Promise<void> {
-    if (input !== undefined) await this.#checkArguments(id, input, tx);
-    await this.#query("select capstan.decide($1::uuid, 'approve', $2::jsonb, $3, $4)", [id, input === undefined ? null : JSON.stringify(input), reason ?? null, actor ?? null], tx);
+    const shown = input === undefined ? undefined : ((await this.#shown(jsonOf("input", input))) as JsonObject);
+    if (shown !== undefined) await this.#checkArguments(id, shown, tx);
+    await this.#query(
+      "select capstan.decide($1::uuid, 'approve', $2::jsonb, $3, $4)",
+      [id, shown === undefined ? null : JSON.stringify(shown), await this.#shownText(reason), actor ?? null],
+      tx,
+    );
   }
 
   /** The model reads the reason. */
   async deny(id: string, { reason, actor, tx }: DecisionOptions = {}): Promise<void> {
-    await this.#query("select capstan.decide($1::uuid, 'deny', null, $2, $3)", [id, reason ?? null, actor ?? null], tx);
+    await this.#query("select capstan.decide($1::uuid, 'deny', null, $2, $3)", [id, await this.#shownText(reason), actor ?? null], tx);
   }
 
   /** Throws InputInvalidError when the answer does not fit the schema that was asked for; then nothing was recorded. */
   async answer(id: string, answer: unknown, { actor, tx }: Omit<DecisionOptions, "reason"> = {}): Promise<void> {
-    const { detail, name } = await this.get(id);
-    const value = jsonOf(name, answer);
+    const { detail, name } = await this.get(id, { tx });
+    const value = await this.#shown(jsonOf(name, answer));
     await check(name, detail["schema"] as JsonObject | undefined, value);
     await this.#query("select capstan.answer($1::uuid, $2::jsonb, false, $3)", [id, JSON.stringify(value), actor ?? null], tx);
   }
@@ -104,7 +113,7 @@ export class WaitClient {
   /** The result of a call whose tool handed back `later()`, by its context's `completionToken`; may come before the tool has returned. Throws WaitDecidedError for a second one. */
   async complete(token: string, output: unknown, { actor, tx }: Omit<DecisionOptions, "reason"> = {}): Promise<void> {
     const { runId, waitId } = parseToken(token);
-    const value = jsonOf("completion", output);
+    const value = await this.#shown(jsonOf("completion", output), runId);
     const [row] = await this.#query<{ detail: JsonObject }>("select w.detail from capstan.waits w where w.id = $1::uuid", [waitId], tx);
     await check("completion", row?.detail["schema"] as JsonObject | undefined, value);
     await this.#signal(runId, waitId, { output: value }, { actor, tx });
@@ -113,7 +122,7 @@ export class WaitClient {
   /** The call failed: the model reads why. */
   async fail(token: string, message: string, { actor, tx }: Omit<DecisionOptions, "reason"> = {}): Promise<void> {
     const { runId, waitId } = parseToken(token);
-    await this.#signal(runId, waitId, { error: message }, { actor, tx });
+    await this.#signal(runId, waitId, { error: await this.#shownText(message) }, { actor, tx });
   }
 
   /**
@@ -121,7 +130,7 @@ export class WaitClient {
    * same signal. Throws InputInvalidError when a call waits for it and the payload does not fit.
    */
   async signal(runId: string, name: string, payload: unknown = null, { dedupeKey, actor, tx }: SignalOptions = {}): Promise<string> {
-    const value = jsonOf(name, payload);
+    const value = await this.#shown(jsonOf(name, payload), runId);
     const [row] = await this.#query<{ detail: JsonObject }>(
       "select w.detail from capstan.waits w where w.run_id = $1::uuid and w.kind = 'signal' and w.name = $2 and w.settled_at is null and w.answered_at is null order by w.requested_at, w.call_index limit 1",
       [runId, name],
@@ -134,6 +143,14 @@ export class WaitClient {
       tx,
     );
     return (rows[0] as { id: string }).id;
+  }
+
+  #shown(value: JsonValue, runId?: string): Promise<JsonValue> {
+    return redactedJsonInput(value, this.#redactor, { place: "input", ...(runId === undefined ? {} : { runId }) });
+  }
+
+  async #shownText(text: string | undefined): Promise<string | null> {
+    return text === undefined ? null : ((await this.#shown(text)) as string);
   }
 
   async #signal(runId: string, waitId: string, payload: JsonObject, { actor, tx }: { readonly actor: string | undefined; readonly tx: Tx | undefined }): Promise<void> {

@@ -13,6 +13,7 @@ import type { CompactionReason } from "../domain/compaction/types.ts";
 import { grantsOf } from "../domain/grants.ts";
 import type { RunState } from "../domain/fold.ts";
 import type { JsonObject } from "../domain/json.ts";
+import { toolOrigin } from "../domain/mcp-name.ts";
 import { CapstanError } from "../domain/error.ts";
 import { backoffMs } from "../domain/retry.ts";
 import { inputMessage } from "../domain/transcript/derive.ts";
@@ -155,7 +156,7 @@ function spanOf(state: RunState, task: CompactionTask): Span {
     tail: state.view.slice(to),
     tokens: estimateTokens([...head, ...messages]),
     // Tools' results are never the operator's own word.
-    taint: [...new Set(messages.flatMap((message) => (message.role === "tool" ? message.content.map(({ name }) => `tool:${name}`) : [])))],
+    taint: [...new Set(messages.flatMap((message) => (message.role === "tool" ? message.content.map(({ name }) => toolOrigin(name)) : [])))],
   };
 }
 

@@ -20,7 +20,12 @@ export type AnswerDecision =
  * What a response without tool calls leads to. Empty, cut-off and invalid answers are told to the model, each kind at
  * most MAX_CORRECTIONS times in a row, then the run fails with that kind's code and its journal kept.
  */
-export function decideAnswer(definition: AgentDefinition, state: RunState, response: EventPayload<"model.responded">, checkOutput: CheckOutput): AnswerDecision {
+export function decideAnswer(
+  definition: AgentDefinition,
+  state: RunState,
+  response: Pick<EventPayload<"model.responded">, "content" | "finish">,
+  checkOutput: CheckOutput,
+): AnswerDecision {
   const text = answerText(response.content);
   if (response.finish.reason === "content_filter") {
     return { kind: "fail", code: "CONTENT_FILTERED", message: "the provider withheld the answer (content filter)" };

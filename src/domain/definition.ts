@@ -3,6 +3,7 @@
  * One schema for every entrance; field names are the stored ones.
  */
 import { z } from "zod";
+import { budgetSchema } from "./budget.ts";
 import { DEFAULT_CLAIM_CHECK_OVER_BYTES } from "./claim-check.ts";
 import { compactionPolicy, isCompactionConfigured } from "./compaction/policy.ts";
 import { grantPattern } from "./grants.ts";
@@ -114,6 +115,7 @@ export const agentDefinition = z.strictObject({
   claim_check: claimCheck.optional(),
   approvals: approvals.optional(),
   spawn: spawn.optional(),
+  budget: budgetSchema.optional(),
 });
 export type AgentDefinition = z.infer<typeof agentDefinition>;
 

@@ -4,6 +4,7 @@
  * columns; the payload holds only what is new (P6): never a transcript, never a whole request.
  */
 import { z } from "zod";
+import { budgetKinds, budgetSchema } from "./budget.ts";
 import { carrySchema, compactionReasons, compactionTriggers, cutSchema, excerptSchema, factsCheckSchema, headSchema, rungSchema, viewSizeSchema } from "./compaction/types.ts";
 import type { JsonObject, JsonValue } from "./json.ts";
 import { assistantPart, userPart } from "./transcript/message.ts";
@@ -49,6 +50,8 @@ export const callWaitSchema = z.discriminatedUnion("kind", [
         compaction: jsonObject.optional(),
         /** What it may use at most. */
         grants: z.array(z.string()).optional(),
+        /** Its share of what is left of this run's hard limits. */
+        budget: budgetSchema.optional(),
         deadline: z.string().optional(),
       }),
     ),
@@ -84,6 +87,8 @@ export const eventSchemas = {
     compaction: jsonObject.optional(),
     /** What the parent handed down: nothing outside it may be used, whatever the definition says. */
     grants: z.array(z.string()).optional(),
+    /** A budget of this run alone, over its definition's; of two hard limits the smaller one holds. */
+    budget: budgetSchema.optional(),
   }),
   /** The run was enqueued by name before any definition was known; the first worker pinned the promoted one. */
   "run.pinned": z.object({ definition_sha: z.string() }),
@@ -99,6 +104,8 @@ export const eventSchemas = {
     render: z.int().positive(),
     /** The output schema was asked of the provider itself, not by the `submit_output` tool. */
     native_output: z.boolean().optional(),
+    /** The turn in which the model answers with what it has: the definition's tools were left out. */
+    no_tools: z.literal(true).optional(),
     /** Message indexes after which the vendor was asked to cache. */
     breakpoints: z.array(z.int().nonnegative()),
     size_bytes: z.int().nonnegative(),
@@ -150,6 +157,8 @@ export const eventSchemas = {
     context: z.discriminatedUnion("op", [z.object({ op: z.literal("compact") }), z.object({ op: z.literal("pin"), text: z.string() })]).optional(),
     /** What was executed, where a guard had rewritten the call's arguments. */
     executed_input: jsonValue.optional(),
+    /** What the children of this call took, with all that they started; told where the run has a budget. */
+    spent: z.object({ tokens: z.int().nonnegative(), cost_usd_micros: z.int().nonnegative() }).optional(),
     duration_ms: z.int().nonnegative(),
   }),
   "tool.failed": z.object({
@@ -242,6 +251,18 @@ export const eventSchemas = {
   }),
   /** Old results that can be fetched again were shortened in the view, without a summary. */
   "context.pruned": z.object({ excerpts: z.array(excerptSchema), before: viewSizeSchema, after: viewSizeSchema, reason: z.enum(compactionReasons) }),
+  /**
+   * A limit of the run's budget: a soft one is told once per limit; behind a hard one the run ends, or the model is told
+   * (`text`) to answer in one more turn. `next`: what the next call may take, where that would have passed the limit.
+   */
+  "budget.reached": z.object({
+    level: z.enum(["soft", "hard"]),
+    limit: z.enum(budgetKinds),
+    used: z.int().nonnegative(),
+    of: z.int().positive(),
+    next: z.int().nonnegative().optional(),
+    text: z.string().optional(),
+  }),
   "run.parked": z.object({ reason: z.enum(waitReasons), wake_at: z.string().optional(), detail: jsonObject.optional() }),
   /** A waiting run goes on in the middle of a turn (its calls are open): what it waited for is over. */
   "run.resumed": z.object({ from: z.enum(waitReasons) }),
@@ -274,6 +295,7 @@ export const eventVersions: { readonly [T in EventType]: number } = {
   "compaction.failed": 1,
   "context.compacted": 1,
   "context.pruned": 1,
+  "budget.reached": 1,
   "run.parked": 1,
   "run.resumed": 1,
   "run.completed": 1,

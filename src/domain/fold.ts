@@ -4,6 +4,7 @@
  * A state owns its `view` and its open calls and `evolve` appends to them in place: a run of 10,000 turns would
  * otherwise copy its message list at every event. Do not keep a state across an `evolve` that you did not ask for.
  */
+import { addSpent, noBudget, type Budget, type BudgetState } from "./budget.ts";
 import type { CompactionPolicy } from "./compaction/policy.ts";
 import { foldCompaction, noCompactions, type CompactionState } from "./compaction/fold.ts";
 import type { Place } from "./compaction/types.ts";
@@ -67,6 +68,8 @@ export interface RunState {
   /** What was set for this run alone (fields that somebody set, no defaults), and what it may use at most. */
   ownCompaction: CompactionPolicy | undefined;
   handedDown: readonly string[] | undefined;
+  ownBudget: Budget | undefined;
+  budget: BudgetState;
   input: JsonValue;
   interactive: boolean;
   turn: number;
@@ -108,6 +111,8 @@ export function initialState(): RunState {
     definitionSha: undefined,
     ownCompaction: undefined,
     handedDown: undefined,
+    ownBudget: undefined,
+    budget: noBudget,
     input: null,
     interactive: false,
     turn: 0,
@@ -157,6 +162,7 @@ function apply(state: RunState, event: CapstanEvent): void {
       state.definitionSha = definition_sha ?? undefined;
       state.ownCompaction = event.payload.compaction;
       state.handedDown = event.payload.grants;
+      state.ownBudget = event.payload.budget;
       state.input = input;
       state.interactive = interactive ?? false;
       show(state, inputMessage(input), event.seq);
@@ -235,6 +241,10 @@ function apply(state: RunState, event: CapstanEvent): void {
       delete call.waiting;
       call.resultSeq = event.seq;
       if (event.type === "tool.completed" && event.payload.context !== undefined) foldCompaction(state, event);
+      if (event.type === "tool.completed" && event.payload.spent !== undefined) {
+        const { tokens, cost_usd_micros: costUsdMicros } = event.payload.spent;
+        state.budget = { ...state.budget, spent: addSpent(state.budget.spent, { tokens, costUsdMicros }) };
+      }
       if (event.type === "tool.failed" && event.payload.error.code === "OUTPUT_INVALID") state.corrections.output_invalid++;
       if (state.phase.kind === "calling" && state.phase.calls.every((c) => c.result !== undefined)) {
         const parts = state.phase.calls.map((c) => c.resultSeq as number);
@@ -257,6 +267,19 @@ function apply(state: RunState, event: CapstanEvent): void {
     case "context.pruned":
       foldCompaction(state, event);
       return;
+    case "budget.reached": {
+      const { level, limit, text } = event.payload;
+      if (level === "soft") {
+        state.budget = { ...state.budget, told: [...state.budget.told, limit] };
+        return;
+      }
+      state.budget = { ...state.budget, over: limit, ...(text === undefined ? {} : { wrapTurn: state.turn + 1 }) };
+      if (text === undefined) return;
+      move(state, "running");
+      show(state, { role: "user", content: [{ type: "text", text }] }, event.seq);
+      state.phase = { kind: "boundary" };
+      return;
+    }
     case "run.parked":
       move(state, "waiting");
       state.waitReason = event.payload.reason;
@@ -304,6 +327,8 @@ function beginOwnPart(state: RunState, event: EventOf<"run.created">): void {
   state.interactive = interactive ?? false;
   state.ownCompaction = event.payload.compaction;
   state.handedDown = event.payload.grants;
+  state.ownBudget = event.payload.budget;
+  state.budget = noBudget;
   state.status = "queued";
   state.waitReason = undefined;
   state.usage = noUsage;

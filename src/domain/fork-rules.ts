@@ -1,4 +1,5 @@
 /** What the fields of a forked definition must be to each other, and that a fork grants nothing that its base did not. */
+import { budgetIssues } from "./budget.ts";
 import { policyIssues } from "./compaction/policy.ts";
 import { CONTEXT_TOOL, type AgentDefinition, type ToolDefinition } from "./definition.ts";
 import { grantsOf, isGranted, isNarrower } from "./grants.ts";
@@ -12,6 +13,7 @@ const READERS = [CONTEXT_TOOL, "read_blob"];
 export function forkIssues(base: AgentDefinition, fork: AgentDefinition, overlay: JsonObject): DefinitionIssue[] {
   return [
     ...policyIssues(fork.compaction).map(({ path, message }) => ({ path: `compaction.${path}`, message })),
+    ...budgetIssues(fork.budget).map(({ path, message }) => ({ path: `budget.${path}`, message })),
     ...modelIssues(fork),
     ...claimCheckIssues(fork),
     ...approvalIssues(base, fork),

@@ -4,6 +4,7 @@
  */
 import { z } from "zod";
 import type { AgentDefinition } from "./definition.ts";
+import { toolResource } from "./mcp-name.ts";
 
 /** The kind is spelled out in each pattern: a bare `*` would also grant kinds that are invented later. */
 export const grantPattern = z.string().regex(/^(model|tool|mcp|summarizer|agent):\S+$/, 'must be like "model:anthropic:*", "tool:*", "mcp:github/*" or "summarizer:*"');
@@ -70,7 +71,7 @@ function namedBy({ model, fallbacks = [], tools, compaction, spawn }: AgentDefin
   const summaryModel = compaction?.model === undefined ? [] : modelReadings(compaction.model, model);
   return [
     ...[model, ...fallbacks, ...summaryModel].map((name) => `model:${name}`),
-    ...tools.map((tool) => `tool:${tool.name}`),
+    ...tools.map((tool) => toolResource(tool.name)),
     ...(spawn?.agents ?? []).map((name) => `agent:${name}`),
     "summarizer:*",
   ];

@@ -9,7 +9,13 @@ import type { JsonObject, JsonValue } from "./json.ts";
 import { toJsonValue } from "./json.ts";
 
 /** Groups of fields (`compaction`, `limits`...) are merged field by field; JSON Schemas, lists and scalars are replaced. */
-type Overlaid<T> = T extends readonly unknown[] ? T : T extends object ? (string extends keyof T ? T : { readonly [K in keyof T]?: T[K] | null | undefined }) : T;
+type Overlaid<T> = T extends readonly unknown[]
+  ? T
+  : T extends object
+    ? string extends keyof T
+      ? T
+      : { readonly [K in keyof T]?: Overlaid<NonNullable<T[K]>> | null | undefined }
+    : T;
 
 /** `null` unsets; absent leaves as it is. `tools` lists the names of those that are kept: a fork brings no code. */
 export type DefinitionOverlay = {
@@ -64,7 +70,7 @@ export function applyOverlay(base: AgentDefinition, overlay: DefinitionOverlay):
   for (const [field, value] of Object.entries(given)) {
     if (field === "tools") changed[field] = base.tools.filter(({ name }) => (parsed.data.tools ?? []).includes(name));
     else if (value === null) delete changed[field];
-    else changed[field] = groupOf(definitionShape[field]) === undefined ? value : mergeGroup(changed[field] as JsonObject | undefined, value as JsonObject);
+    else changed[field] = mergeField(definitionShape[field], changed[field] as JsonValue | undefined, value);
   }
   const checked = agentDefinition.safeParse(normalizeDefinition(changed as AgentDefinition));
   if (!checked.success) return refused(issuesOf(checked.error, changed as JsonObject));
@@ -74,8 +80,15 @@ export function applyOverlay(base: AgentDefinition, overlay: DefinitionOverlay):
 
 const refused = (issues: readonly DefinitionIssue[]): OverlayResult => ({ ok: false, issues });
 
-function mergeGroup(base: JsonObject | undefined, over: JsonObject): JsonObject {
-  return Object.fromEntries(Object.entries({ ...base, ...over }).filter(([, value]) => value !== null));
+function mergeField(schema: z.ZodType | undefined, base: JsonValue | undefined, over: JsonValue): JsonValue {
+  const group = groupOf(schema);
+  if (group === undefined) return over;
+  const merged = new Map(Object.entries((base ?? {}) as JsonObject));
+  for (const [name, value] of Object.entries(over as JsonObject)) {
+    if (value === null) merged.delete(name);
+    else merged.set(name, mergeField(group[name], merged.get(name), value));
+  }
+  return Object.fromEntries(merged);
 }
 
 function issuesOf(error: z.ZodError, input: JsonValue): DefinitionIssue[] {
@@ -95,8 +108,8 @@ function messageOf(issue: z.core.$ZodIssue, value: JsonValue | undefined): strin
 
 function strange(path: readonly string[]): string {
   if (path.length === 1 && path[0] === "name") return "cannot be changed: a fork is another definition of the same agent";
-  const [field = ""] = path;
-  const known = path.length === 1 ? Object.keys(overlayFields).concat("tools") : Object.keys(groupOf(definitionShape[field]) ?? {});
+  const group = path.slice(0, -1).reduce<Readonly<Record<string, z.ZodType>>>((shape, step) => groupOf(shape[step]) ?? {}, definitionShape);
+  const known = path.length === 1 ? Object.keys(overlayFields).concat("tools") : Object.keys(group);
   return `is not a known field: there ${known.length === 1 ? "is" : "are"} ${known.join(", ")}`;
 }
 

@@ -2,28 +2,33 @@
 import { z } from "zod";
 import { wholeNumber } from "./ranges.ts";
 
-const quotaScopes = ["overall", "tenant", "agent", "model"] as const;
+export const quotaScopes = ["overall", "tenant", "agent", "model"] as const;
 const quotaKinds = ["turn", "summary", "tool"] as const;
+/** What is limited: calls of models, summaries, tools. */
 export type QuotaKind = (typeof quotaKinds)[number];
 
 /**
  * One limit. `value` is a tenant's, agent's or model's name, or `*`: then each of them has a bucket of this size, except
- * those that have a limit of their own. `concurrent` counts calls in flight and has no window.
+ * those that have a limit of their own. `concurrent` counts calls in flight and has no window. Kind `run` with unit `queued`
+ * counts runs that have not begun: it is looked at by the enqueue itself, in the database.
  */
 const quotaLimit = z
   .strictObject({
     scope: z.enum(quotaScopes),
-    value: z.string().min(1).default("*"),
-    kind: z.enum(quotaKinds),
-    unit: z.enum(["calls", "tokens", "cost_usd_micros", "concurrent"]),
+    value: z.string().min(1).max(200).default("*"),
+    kind: z.enum([...quotaKinds, "run"]),
+    unit: z.enum(["calls", "tokens", "cost_usd_micros", "concurrent", "queued"]),
     window: z.enum(["minute", "day", "month", "none"]).optional(),
     amount: wholeNumber(0),
   })
   .refine((limit) => limit.scope !== "overall" || limit.value === "*", { path: ["value"], message: "must be absent for scope overall" })
-  .refine((limit) => (limit.unit === "concurrent") === ((limit.window ?? "none") === "none"), {
+  .refine((limit) => (limit.unit === "concurrent" || limit.unit === "queued") === ((limit.window ?? "none") === "none"), {
     path: ["window"],
-    message: "must be minute, day or month, and absent for unit concurrent",
-  });
+    message: "must be minute, day or month, and absent for the units concurrent and queued",
+  })
+  .refine((limit) => (limit.kind === "run") === (limit.unit === "queued"), { path: ["unit"], message: "must be queued for kind run, and only for it" })
+  .refine((limit) => limit.kind !== "run" || limit.scope !== "model", { path: ["scope"], message: "must be overall, tenant or agent for kind run: a queued run has no model yet" })
+  .refine((limit) => limit.kind !== "tool" || limit.scope !== "model", { path: ["scope"], message: "must be overall, tenant or agent for kind tool: tools have no model" });
 export type QuotaLimitSpec = z.input<typeof quotaLimit>;
 export type QuotaLimit = Omit<z.output<typeof quotaLimit>, "window"> & { readonly window: "minute" | "day" | "month" | "none" };
 
@@ -74,6 +79,8 @@ export function amountOf(unit: QuotaLimit["unit"], amounts: QuotaAmounts): numbe
       return Math.ceil(amounts.costUsdMicros);
     case "concurrent":
       return 1;
+    case "queued":
+      return 0;
   }
 }
 
@@ -85,7 +92,7 @@ export function sliceOf(limit: QuotaLimit): number {
   return Math.max(1, Math.floor(limit.amount / 20));
 }
 
-function bucketOf({ kind, unit, window, scope }: QuotaLimit, value: string): string {
+export function bucketOf({ kind, unit, window, scope }: QuotaLimit, value: string): string {
   return `${kind}/${unit}/${window}/${scope}/${value}`;
 }
 
@@ -104,11 +111,30 @@ function sameMeasure(a: QuotaLimit, b: QuotaLimit): boolean {
   return a.scope === b.scope && a.kind === b.kind && a.unit === b.unit && a.window === b.window;
 }
 
+/** Checks one limit; the path of an issue names its field. */
+export function parseLimit(spec: unknown): { readonly ok: true; readonly limit: QuotaLimit } | { readonly ok: false; readonly issues: readonly LimitIssue[] } {
+  const parsed = quotaLimit.safeParse(spec);
+  if (!parsed.success) return { ok: false, issues: parsed.error.issues.map(({ path, message }) => ({ path: path.join("."), message })) };
+  const { window = "none", ...limit } = parsed.data;
+  return { ok: true, limit: { ...limit, window } };
+}
+
+interface LimitIssue {
+  readonly path: string;
+  readonly message: string;
+}
+
 /** Checks limits of a configuration; the path of an issue names the limit and its field. */
-export function parseLimits(
-  specs: readonly unknown[],
-): { readonly ok: true; readonly limits: QuotaLimit[] } | { readonly ok: false; readonly issues: { readonly path: string; readonly message: string }[] } {
-  const parsed = z.array(quotaLimit).safeParse(specs);
-  if (!parsed.success) return { ok: false, issues: parsed.error.issues.map(({ path, message }) => ({ path: ["quotas", ...path].join("."), message })) };
-  return { ok: true, limits: parsed.data.map(({ window = "none", ...limit }) => ({ ...limit, window })) };
+export function parseLimits(specs: readonly unknown[]): { readonly ok: true; readonly limits: QuotaLimit[] } | { readonly ok: false; readonly issues: readonly LimitIssue[] } {
+  const limits: QuotaLimit[] = [];
+  const issues: LimitIssue[] = [];
+  for (const [i, spec] of specs.entries()) {
+    const parsed = parseLimit(spec);
+    if (!parsed.ok) issues.push(...parsed.issues.map(({ path, message }) => ({ path: ["quotas", i, path].filter((part) => part !== "").join("."), message })));
+    // Enqueues of other processes, and of SQL, would not know of it.
+    else if (parsed.limit.kind === "run")
+      issues.push({ path: `quotas.${i}.kind`, message: "must be turn, summary or tool: limits of queued runs are kept in the database (capstan quotas set)" });
+    else limits.push(parsed.limit);
+  }
+  return issues.length > 0 ? { ok: false, issues } : { ok: true, limits };
 }

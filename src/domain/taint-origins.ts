@@ -4,6 +4,7 @@
  * summary, or the arguments of the next call. Guards read the origins; a system prompt never holds tainted content.
  */
 import type { CapstanEvent } from "./event.ts";
+import { toolOrigin } from "./mcp-name.ts";
 import type { Message } from "./transcript/message.ts";
 
 /** Of what a summarizer is given, the transcript as a whole, whatever of it was the operator's own; and of the summary that comes of it. */
@@ -13,7 +14,7 @@ export interface TaintSources {
   readonly messages: readonly Message[];
   /** The view begins with a summary of tainted content. */
   readonly summaryIsTainted?: boolean;
-  /** Origin of a tool's results, where it is not `tool:<name>`: a tool of an MCP server, say. */
+  /** Origin of a tool's results, where its name does not tell: `tool:<name>`, or `mcp:<server>` for a tool of an MCP server. */
   readonly originOf?: (toolName: string) => string | undefined;
 }
 
@@ -22,7 +23,7 @@ export function taintOfView({ messages, summaryIsTainted = false, originOf }: Ta
   const origins = new Set<string>(summaryIsTainted ? [SUMMARIZER_INPUT_ORIGIN] : []);
   for (const message of messages) {
     if (message.role !== "tool") continue;
-    for (const { name } of message.content) origins.add(originOf?.(name) ?? `tool:${name}`);
+    for (const { name } of message.content) origins.add(originOf?.(name) ?? toolOrigin(name));
   }
   return [...origins].toSorted();
 }

@@ -6,7 +6,7 @@ import { estimateTokens } from "../domain/compaction/footprint.ts";
 import { markedView, turnAtHand } from "../domain/compaction/fold.ts";
 import { HEAD_VERSION } from "../domain/compaction/head.ts";
 import { resolvePolicy } from "../domain/compaction/policy.ts";
-import { REMEMBERED_COMPACTIONS, type Carry, type CompactionReason, type CompactionTrigger, type Cut, type Excerpt } from "../domain/compaction/types.ts";
+import { REMEMBERED_COMPACTIONS, type Carry, type CompactionReason, type CompactionTrigger, type Cut, type Excerpt, type Summarized } from "../domain/compaction/types.ts";
 import { newProblem } from "../domain/compaction/validate.ts";
 import type { AgentDefinition } from "../domain/definition.ts";
 import type { RunState } from "../domain/fold.ts";
@@ -77,7 +77,7 @@ export async function applyReady(turn: Turn, taskId: string, item: InboxItem | u
       source_digest: summarized.source_digest,
       view_digest: sizes.digest,
       algorithm: HEAD_VERSION,
-      carry: carryOf(state, cut),
+      carry: { ...carryOf(state, cut), ...budgetOf(turn, summarized) },
       duration_ms: summarized.duration_ms,
     },
     envelopeOf(item),
@@ -118,6 +118,20 @@ function carryOf(state: RunState, cut: Cut): Carry {
     ...(compaction.unappliedTurn === undefined ? {} : { unapplied_turn: compaction.unappliedTurn }),
     reported: [...compaction.reported],
     pins: [...compaction.pins],
+  };
+}
+
+/** Only where the run has a budget, so that markers of other runs stay as they are. */
+function budgetOf({ session: { state, memory } }: Turn, { usage, cost_usd_micros: cost = 0 }: Summarized): Pick<Carry, "budget"> {
+  if (memory.definition?.budget === undefined) return {};
+  const { told, over, wrapTurn, spent } = state.budget;
+  return {
+    budget: {
+      told: [...told],
+      ...(over === undefined ? {} : { over }),
+      ...(wrapTurn === undefined ? {} : { wrap_turn: wrapTurn }),
+      spent: { tokens: Math.round(spent.tokens + (usage?.input ?? 0) + (usage?.output ?? 0)), cost_usd_micros: Math.round(spent.costUsdMicros + cost) },
+    },
   };
 }
 

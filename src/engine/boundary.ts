@@ -2,15 +2,17 @@
  * The top of a turn, when no call is open: the only place where pause, deadline, inbox and limits act. Ends the run,
  * lets it rest, or says what to ask the model next. Cancel does not wait for this: it ends a run at once, from anywhere.
  */
+import { policyIssues } from "../domain/compaction/policy.ts";
 import type { AgentDefinition } from "../domain/definition.ts";
 import { effectiveDefinition } from "../domain/effective-definition.ts";
-import { decideAnswer, modelFor } from "../domain/decide.ts";
+import { decideAnswer, modelFor, type CheckOutput } from "../domain/decide.ts";
 import type { WaitReason } from "../domain/event.ts";
-import type { JsonObject } from "../domain/json.ts";
+import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { MAX_CRASHES, resolveLimits, type ResolvedLimits } from "../domain/limits.ts";
 import { isTerminal } from "../domain/run.ts";
 import { CapstanError } from "../domain/error.ts";
 import { inputParts } from "../domain/transcript/derive.ts";
+import { heedBudget, isWrapUp, tellSoft } from "./budget-step.ts";
 import { applyCompactionItem, compactAfterOverflow, compactBeforeRequest } from "./compaction-step.ts";
 import { stopIfAsked } from "./stop-turn.ts";
 import { mismatch } from "./agent-match.ts";
@@ -29,6 +31,8 @@ export interface AskMove {
   readonly turn: number;
   readonly attempt: number;
   readonly again: "lost" | "failed" | "interrupted" | undefined;
+  /** The budget is used up, and the model answers with what it has. */
+  readonly isWrapUp: boolean;
 }
 
 export type BoundaryMove = AskMove | { readonly kind: "rest" };
@@ -129,10 +133,8 @@ export async function afterAnswer(turn: Turn, definition: AgentDefinition, model
     // Only news for the model makes one more turn of it: a compaction does not.
     if (session.state.phase.kind !== "answered") return "go_on";
   }
-  const decision = decideAnswer(definition, session.state, phase.response, (output) => {
-    const checked = checkAgainst(definition.output_schema ?? {}, output);
-    return checked.ok ? { ok: true } : { ok: false, issues: issuesText(checked.issues) };
-  });
+  const decision = decideAnswer(definition, session.state, phase.response, (output) => checkOutput(definition, output));
+  if (definition.budget !== undefined && decision.kind !== "correct") tellSoft(turn, definition.budget);
   if (decision.kind === "correct") {
     session.stage("model.corrected", { reason: decision.reason, text: decision.text });
     return "go_on";
@@ -151,8 +153,14 @@ export async function afterAnswer(turn: Turn, definition: AgentDefinition, model
   return session.state.phase.kind === "answered" ? await afterAnswer(turn, definition, model) : "go_on";
 }
 
+export function checkOutput({ output_schema: schema = {} }: AgentDefinition, output: JsonValue): ReturnType<CheckOutput> {
+  const checked = checkAgainst(schema, output);
+  return checked.ok ? { ok: true } : { ok: false, issues: issuesText(checked.issues) };
+}
+
 async function nextRequest(turn: Turn, definition: AgentDefinition, limits: ResolvedLimits): Promise<BoundaryMove> {
   const { state } = turn.session;
+  if ((await heedBudget(turn, definition)) === "rest") return REST;
   const { phase } = state;
   const repeats = phase.kind === "requested" || phase.kind === "failed";
   const failures = repeats ? state.modelFailures : 0;
@@ -171,8 +179,11 @@ async function nextRequest(turn: Turn, definition: AgentDefinition, limits: Reso
   if (phase.kind === "failed" && phase.failure.error.code === "CONTEXT_OVERFLOW" && phase.smaller !== true) {
     if ((await compactAfterOverflow(turn, definition, model, phase.failure.error.message)) === "rest") return REST;
   }
+  const budgeted = await heedBudget(turn, definition, model);
+  if (budgeted === "rest") return REST;
+  if (budgeted === "again") return await nextRequest(turn, definition, limits);
   const again = phase.kind === "requested" ? "lost" : phase.kind === "failed" ? (phase.failure.error.code === "INTERRUPTED" ? "interrupted" : "failed") : undefined;
-  return { kind: "ask", definition, limits, model, turn: number, attempt: repeats ? phase.attempt + 1 : 1, again };
+  return { kind: "ask", definition, limits, model, turn: number, attempt: repeats ? phase.attempt + 1 : 1, again, isWrapUp: isWrapUp({ budget: state.budget, turn: number }) };
 }
 
 /** Finds definition and code, or parks the run with the difference named. */
@@ -182,6 +193,8 @@ export async function prepareAgent(turn: Turn): Promise<{ kind: "ready"; definit
   const code = deps.agents.get(state.agent);
   if (code === undefined) return await park(turn, "agent_missing", { missing: `agent ${state.agent} is not in this worker` });
   if (memory.definition === undefined) {
+    const lacking = code.remote?.missing();
+    if (lacking !== undefined) return await park(turn, "agent_missing", { missing: lacking });
     const sha = state.definitionSha;
     const found = sha === undefined ? await deps.definitions.promoted(state.agent) : { sha, definition: await deps.definitions.get(sha) };
     if (found?.definition === undefined)
@@ -190,6 +203,9 @@ export async function prepareAgent(turn: Turn): Promise<{ kind: "ready"; definit
     if (problem !== undefined) return await park(turn, "agent_missing", { missing: problem, definition_sha: found.sha });
     memory.definition = effectiveDefinition(found.definition, state);
     if (sha === undefined) session.stage("run.pinned", { definition_sha: found.sha });
+    // Enqueued before anybody could hold its settings against the definition's.
+    const [conflict] = sha !== undefined || state.ownCompaction === undefined ? [] : policyIssues(memory.definition.compaction);
+    if (conflict !== undefined) return await fail(turn, "COMPACTION_INVALID", `compaction.${conflict.path} of this run, with the definition's own policy, ${conflict.message}`);
   }
   const { definition } = memory;
   const frameModel = await resolveModel(turn, definition.model);

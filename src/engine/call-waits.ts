@@ -3,10 +3,11 @@
  * meanwhile, holding no worker. Rows in `waits` decide which of two answers counts; the journal alone says what happened.
  */
 import type { AgentDefinition, ToolDefinition } from "../domain/definition.ts";
-import type { CallWait, WaitReason } from "../domain/event.ts";
+import type { CallWait, EventPayload, WaitReason } from "../domain/event.ts";
 import type { OpenCall } from "../domain/fold.ts";
 import type { JsonObject, JsonValue } from "../domain/json.ts";
 import { checkInput, type CallEnd } from "./execute-call.ts";
+import { codeOfTool } from "./code.ts";
 import { hitFailpoint } from "./failpoints.ts";
 import { checkAgainst, issuesText } from "../domain/json-schema.ts";
 import type { ChildOutcome, InboxItem } from "./ports.ts";
@@ -106,7 +107,11 @@ async function answer(turn: Turn, definition: AgentDefinition, call: WaitingCall
       );
     case "children": {
       const outcomes = await turn.deps.store.childOutcomes(turn.session.memory.row.id, `t${turn.session.state.turn}.${call.index}`);
-      return await complete(turn, definition, call, { results: outcomes.map(childResult) }, by, originOf(wait));
+      const spent = definition.budget === undefined ? undefined : await turn.deps.store.childSpending(turn.session.memory.row.id, `t${turn.session.state.turn}.${call.index}`);
+      return await complete(turn, definition, call, { results: outcomes.map(childResult) }, by, {
+        origin: originOf(wait),
+        ...(spent === undefined ? {} : { spent: { tokens: Math.round(spent.tokens), cost_usd_micros: Math.round(spent.costUsdMicros) } }),
+      });
     }
     case "completion": {
       const result = said.answer as { output?: JsonValue; error?: string } | null | undefined;
@@ -132,11 +137,18 @@ async function checked(turn: Turn, definition: AgentDefinition, call: WaitingCal
   return refuse(turn, call, "ANSWER_INVALID", `what came does not fit what was asked for: ${issuesText(result.issues)}`, by);
 }
 
-async function complete(turn: Turn, definition: AgentDefinition, call: WaitingCall, value: unknown, by: By, origin?: string): Promise<void> {
+async function complete(
+  turn: Turn,
+  definition: AgentDefinition,
+  call: WaitingCall,
+  value: unknown,
+  by: By,
+  { origin, spent }: { readonly origin?: string; readonly spent?: NonNullable<EventPayload<"tool.completed">["spent"]> } = {},
+): Promise<void> {
   const result = await storableResult(turn, toolOf(definition, call), value);
   if (result.kind === "failed") return refuse(turn, call, result.error.code, result.error.message, by);
   const { kind: _, ...payload } = result;
-  end(turn, { type: "tool.completed", call, payload: { ...payload, duration_ms: 0 } }, by, origin);
+  end(turn, { type: "tool.completed", call, payload: { ...payload, ...(spent === undefined ? {} : { spent }), duration_ms: 0 } }, by, origin);
 }
 
 function refuse(turn: Turn, call: WaitingCall, code: string, message: string, by: By = {}): void {
@@ -209,7 +221,7 @@ export function approvalFor(turn: Turn, definition: AgentDefinition, call: Pick<
   const isListed = approvals !== undefined && (approvals.tools.includes("*") || approvals.tools.includes(tool.name));
   const rule = isListed ? approvals : tool.approval;
   if (rule === undefined) return undefined;
-  const code = turn.deps.agents.get(turn.session.state.agent)?.tools.get(tool.name);
+  const code = codeOfTool(turn.deps.agents.get(turn.session.state.agent), tool);
   const input = call.call.input ?? {};
   const fits = code === undefined ? undefined : checkInput(code, input);
   if (fits?.ok === false) return undefined;

@@ -2,6 +2,7 @@
 import type { ToolDefinition } from "../domain/definition.ts";
 import type { JsonValue } from "../domain/json.ts";
 import type { Checked } from "../domain/json-schema.ts";
+import type { FilePart } from "../domain/transcript/message.ts";
 import type { Log, WarnSink } from "./ports.ts";
 
 export interface ToolContext {
@@ -17,6 +18,8 @@ export interface ToolContext {
   readonly completionToken: string;
   /** A secret by name, from the worker's own configuration; undefined when it has none of that name. Never journaled. */
   secret(name: string): string | undefined;
+  /** Keeps bytes (an image, a document) outside the transcript, under this run: what it gives belongs into the result. */
+  saveFile(content: Uint8Array, mediaType: string): Promise<FilePart>;
   readonly log: Log;
 }
 
@@ -35,4 +38,25 @@ export interface AgentCode {
   readonly name: string;
   readonly tools: ReadonlyMap<string, ToolCode>;
   readonly onWarn: WarnSink | undefined;
+  /** MCP servers whose tools the agent has, and of each which: patterns with `*`. Their definitions come from the servers. */
+  readonly mcp?: readonly McpUse[];
+  /** Set by the worker for an agent with `mcp`. */
+  readonly remote?: RemoteTools;
+}
+
+export interface McpUse {
+  readonly server: string;
+  readonly tools: readonly string[];
+}
+
+/** Tools that other processes offer: their list may change under a run, whose definition stays. */
+export interface RemoteTools {
+  /** Why runs cannot begin on this worker just now, in words; undefined when they can. */
+  missing(): string | undefined;
+  /** Code for a tool of a stored definition, also for one that its server does not offer any more; undefined when it is of no server of this agent's. */
+  toolOf(tool: ToolDefinition): ToolCode | undefined;
+}
+
+export function codeOfTool(code: AgentCode | undefined, tool: ToolDefinition): ToolCode | undefined {
+  return code?.tools.get(tool.name) ?? code?.remote?.toolOf(tool);
 }

@@ -2,6 +2,7 @@
 import type { AgentCode } from "./code.ts";
 import type { Frames } from "./frames.ts";
 import type { ModelCatalogue } from "./model-port.ts";
+import type { EventPayload, EventType } from "../domain/event.ts";
 import type { BlobStore, CompactionReport, CompactionTasks, DefinitionStore, Deltas, EffectRing, JournalStore, Log, Tracing, UsageLedger, WarnSink } from "./ports.ts";
 import type { RunCache } from "./run-memory.ts";
 import type { InFlight } from "./in-flight.ts";
@@ -33,6 +34,8 @@ export interface EngineDeps {
   /** Whether other runs wait for a slot of this worker. */
   othersWait(): boolean;
   secret(name: string, tenant: string): string | undefined;
+  /** Keeps secrets out of what is about to be folded and written; undefined without redaction. */
+  readonly redact?: (<T extends EventType>(type: T, payload: EventPayload<T>) => EventPayload<T>) | undefined;
   random(): number;
   /** A new UUID. */
   newId(): string;

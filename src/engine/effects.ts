@@ -3,6 +3,7 @@ import type { CanonicalCall } from "../domain/call.ts";
 import type { AgentDefinition, ToolDefinition } from "../domain/definition.ts";
 import { normalizeDefinition } from "../domain/definition.ts";
 import { grantsOf } from "../domain/grants.ts";
+import { toolResource } from "../domain/mcp-name.ts";
 import { taintOfView } from "../domain/taint-origins.ts";
 import type { AskMove } from "./boundary.ts";
 import type { ModelOutcome } from "./model-port.ts";
@@ -47,6 +48,7 @@ export function toolEffect(turn: Turn, tool: ToolDefinition, input: unknown, att
   return {
     kind: "tool",
     name: tool.name,
+    needs: [toolResource(tool.name)],
     ...runOf(turn),
     turn: session.state.turn,
     attempt,

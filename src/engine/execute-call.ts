@@ -8,7 +8,7 @@ import { toJsonValue, type JsonValue } from "../domain/json.ts";
 import { DEFAULT_TOOL_TIMEOUT_MS, type ResolvedLimits } from "../domain/limits.ts";
 import { backoffMs } from "../domain/retry.ts";
 import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
-import type { ToolCode, ToolContext } from "./code.ts";
+import { codeOfTool, type ToolCode, type ToolContext } from "./code.ts";
 import { Deferred, type DeferredWait } from "./deferred.ts";
 import { EngineAnswer } from "./engine-answer.ts";
 import { answerByEngine } from "./engine-tools.ts";
@@ -55,7 +55,7 @@ type Settled =
 /** Undefined when the call was stopped and may be repeated elsewhere: then nothing is recorded. */
 export async function executeCall(turn: Turn, call: OpenCall, tool: ToolDefinition | undefined): Promise<CallEnd | undefined> {
   const { deps, session, held } = turn;
-  const code = deps.agents.get(session.state.agent)?.tools.get(call.call.name);
+  const code = tool === undefined ? undefined : codeOfTool(deps.agents.get(session.state.agent), tool);
   const startedMs = deps.clockMs();
   const elapsed = (): number => Math.round(deps.clockMs() - startedMs);
   const failed = (error: EventPayload<"tool.failed">["error"], attempt = 1): CallEnd => ({ type: "tool.failed", call, attempt, payload: { error, duration_ms: elapsed() } });
@@ -154,6 +154,10 @@ async function settle(turn: Turn, call: OpenCall, tool: ToolDefinition, execute:
     idempotencyKey: `${row.id}:${session.state.turn}:${call.index}`,
     completionToken: `${row.id}.${waitIdOf(row.id, session.state.turn, call.index)}`,
     secret: (name) => deps.secret(name, row.tenant),
+    saveFile: async (content, mediaType) => {
+      const { sha256, sizeBytes } = await deps.blobs.put(row.tenant, row.id, content, mediaType);
+      return { type: "file", media_type: mediaType, sha256, size_bytes: sizeBytes };
+    },
     log: deps.log,
   };
   let timer: NodeJS.Timeout | undefined;

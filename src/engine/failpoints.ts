@@ -40,7 +40,10 @@ export const compactionFailpoints = [
 /** Where calls wait for the outside, and where a turn is stopped. */
 export const lifeFailpoints = ["wait.before_append", "wait.committed", "answer.before_append", "answer.committed", "stop.before_append", "stop.committed"] as const;
 
-const failpoints = [...turnFailpoints, ...compactionFailpoints, ...lifeFailpoints];
+/** Between a webhook's request and the note that it was made. */
+export const webhookFailpoints = ["webhook.sent"] as const;
+
+const failpoints = [...turnFailpoints, ...compactionFailpoints, ...lifeFailpoints, ...webhookFailpoints];
 export type Failpoint = (typeof failpoints)[number];
 
 const armed = readArmed(process.env["CAPSTAN_FAILPOINT"]);

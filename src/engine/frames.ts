@@ -6,12 +6,12 @@ import type { Model } from "./model-port.ts";
 export class Frames {
   readonly #frames = new WeakMap<AgentDefinition, Map<string, CallFrame>>();
 
-  of(definition: AgentDefinition, model: Pick<Model, "name" | "structuredOutput">): CallFrame {
+  of(definition: AgentDefinition, model: Pick<Model, "name" | "structuredOutput">, options: { readonly withoutTools?: boolean } = {}): CallFrame {
     let byModel = this.#frames.get(definition);
     if (byModel === undefined) this.#frames.set(definition, (byModel = new Map()));
-    const key = `${model.name} ${model.structuredOutput}`;
+    const key = `${model.name} ${model.structuredOutput} ${options.withoutTools === true}`;
     let frame = byModel.get(key);
-    if (frame === undefined) byModel.set(key, (frame = renderFrame(definition, model.name, model.structuredOutput)));
+    if (frame === undefined) byModel.set(key, (frame = renderFrame(definition, model.name, model.structuredOutput, options)));
     return frame;
   }
 }

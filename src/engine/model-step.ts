@@ -8,7 +8,8 @@ import { breakpointsOf, renderCall } from "../domain/transcript/render.ts";
 import { usageSchema, type Usage } from "../domain/usage.ts";
 import type { AssistantPart } from "../domain/transcript/message.ts";
 import { effectOutcome, genAi } from "../telemetry/names.ts";
-import { afterAnswer, fail, type AskMove } from "./boundary.ts";
+import { afterAnswer, checkOutput, fail, type AskMove } from "./boundary.ts";
+import { endWrappedUp } from "./budget-step.ts";
 import { compactAfterOverflow } from "./compaction-step.ts";
 import { admitCall } from "./admission.ts";
 import { approvalFor } from "./call-waits.ts";
@@ -31,7 +32,7 @@ const MAX_RETRY_AFTER_MS = 24 * 3_600_000;
 export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_on"> {
   const { session, deps, held } = turn;
   const { definition, limits, model } = move;
-  const frame = deps.frames.of(definition, model);
+  const frame = deps.frames.of(definition, model, { withoutTools: move.isWrapUp });
   session.windowTokens = model.window.tokens;
   const breakpoints = breakpointsOf(session.state.view.length);
   const tail = { model: frame.model, settings: frame.settings, ...(frame.output === undefined ? {} : { output: frame.output }), breakpoints };
@@ -49,6 +50,7 @@ export async function askModel(turn: Turn, move: AskMove): Promise<"rest" | "go_
       ...(session.state.marker === undefined ? {} : { marker: session.state.marker }),
       render: frame.renderVersion,
       ...(frame.output === undefined ? {} : { native_output: true }),
+      ...(move.isWrapUp ? { no_tools: true as const } : {}),
       breakpoints,
       size_bytes: sizeBytes,
       hash,
@@ -125,7 +127,7 @@ async function afterResponse(turn: Turn, move: AskMove, outcome: ModelResponse, 
   const { session, deps } = turn;
   const { definition, limits, model } = move;
   const cost = deps.models.costUsdMicros(model.name, outcome.usage);
-  const announced = announcedCalls(turn, outcome.content, limits.parallelTools);
+  const announced = move.isWrapUp ? [] : announcedCalls(turn, outcome.content, limits.parallelTools);
   const truncatedTo = silentlyCutTo(turn, definition, model, outcome.usage);
   if (truncatedTo !== undefined) {
     deps.log.warn(
@@ -150,6 +152,10 @@ async function afterResponse(turn: Turn, move: AskMove, outcome: ModelResponse, 
     } satisfies EventPayload<"model.responded">,
     { attempt: move.attempt, stepKey: `m${move.turn}` },
   );
+  if (move.isWrapUp) {
+    const ended = await endWrappedUp(turn, definition, outcome, (output) => checkOutput(definition, output));
+    if (ended !== undefined) return ended;
+  }
   if (session.state.phase.kind === "calling") {
     await turn.commit();
     hitFailpoint("response.committed");

@@ -1,4 +1,5 @@
 /** What the engine needs from the edges. Postgres stands behind the store ports (src/store), graphile-worker behind none: the engine does not know of it. */
+import type { Spent } from "../domain/budget.ts";
 import type { AgentDefinition } from "../domain/definition.ts";
 import type { ModelDelta } from "../domain/delta.ts";
 import type { CompactionReason, Summarized } from "../domain/compaction/types.ts";
@@ -34,6 +35,8 @@ export interface RunRow {
   readonly usage: UsageTotals;
   readonly interactive: boolean;
   readonly createdAt: Date;
+  /** Not before this. */
+  readonly runAt: Date | undefined;
   readonly deadline: Date | undefined;
   readonly traceparent: string | undefined;
   readonly priority: number;
@@ -66,6 +69,7 @@ export interface RunPatch {
   readonly contextWindow: number | undefined;
   readonly usage: UsageTotals;
   readonly growthLevel: number;
+  readonly budgetLevel: number;
   readonly retryCount: number;
   readonly errorCode: string | undefined;
   readonly definitionSha: string | undefined;
@@ -145,6 +149,8 @@ export interface JournalStore {
   called(held: readonly { readonly runId: string; readonly token: number }[]): Promise<{ readonly runId: string; readonly why: "lost" | "stopped" }[]>;
   /** How the runs ended that a call had started, in the call's order. */
   childOutcomes(runId: string, call: string): Promise<ChildOutcome[]>;
+  /** What those runs took, with all that they started. */
+  childSpending(runId: string, call: string): Promise<Spent>;
 }
 
 export interface PromotedDefinition {

@@ -2,11 +2,13 @@
  * One worker's hold on one run: events are staged (and folded at once), then committed under the run's guards. After a
  * refusal the memory is ahead of the journal and must be dropped; `Refused` says so.
  */
+import { budgetLevel } from "../domain/budget.ts";
 import type { RunState } from "../domain/fold.ts";
 import { evolve } from "../domain/fold.ts";
 import { growthLevel } from "../domain/growth.ts";
 import { newEvent, type EventEnvelope, type EventPayload, type EventType, type NewEvent, type WaitReason } from "../domain/event.ts";
 import type { CallFrame } from "../domain/transcript/render.ts";
+import type { EngineDeps } from "./deps.ts";
 import type { AppendOutcome, JournalStore } from "./ports.ts";
 import { remember, type RunMemory } from "./run-memory.ts";
 import { isTerminal } from "../domain/run.ts";
@@ -38,6 +40,7 @@ export class RunSession {
   memory: RunMemory;
   readonly #store: JournalStore;
   readonly #clockMs: () => number;
+  readonly #redact: EngineDeps["redact"];
   #staged: NewEvent[] = [];
   #applied: { id: string; seq: number }[] = [];
   #settled: string[] = [];
@@ -52,9 +55,10 @@ export class RunSession {
   /** Of the last commit: which compaction is in flight, and the view's epoch. */
   committed: { compaction: string | undefined; epoch: number };
 
-  constructor(store: JournalStore, memory: RunMemory, clockMs: () => number) {
+  constructor(store: JournalStore, memory: RunMemory, clockMs: () => number, redact?: EngineDeps["redact"]) {
     this.#store = store;
     this.#clockMs = clockMs;
+    this.#redact = redact;
     this.memory = memory;
     this.#committedSeq = memory.state.seq;
     this.committed = committedOf(memory.state);
@@ -79,7 +83,7 @@ export class RunSession {
 
   stage<T extends EventType>(type: T, payload: EventPayload<T>, envelope: Envelope = {}): void {
     const { state } = this;
-    this.#stageEvent(newEvent(type, payload, { turn: state.turn, attempt: 0, epoch: state.epoch, ...envelope }));
+    this.#stageEvent(newEvent(type, this.#redact?.(type, payload) ?? payload, { turn: state.turn, attempt: 0, epoch: state.epoch, ...envelope }));
   }
 
   /** Takes an item that has nothing to say any more out of the inbox. */
@@ -168,6 +172,7 @@ export class RunSession {
         contextWindow: this.windowTokens,
         usage: state.usage,
         growthLevel: level,
+        budgetLevel: budgetLevel(state.budget),
         retryCount: state.modelFailures,
         errorCode: state.error?.code,
         definitionSha: state.definitionSha,

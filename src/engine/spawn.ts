@@ -9,6 +9,7 @@ import { CapstanError } from "../domain/error.ts";
 import type { CallWait } from "../domain/event.ts";
 import { grantsOf, isGranted } from "../domain/grants.ts";
 import { toJsonValue, type JsonObject, type JsonValue } from "../domain/json.ts";
+import { handDown } from "./budget-step.ts";
 import { Deferred } from "./deferred.ts";
 import type { AgentInput } from "./engine-tool-inputs.ts";
 import { checkAgainst, issuesText } from "../domain/json-schema.ts";
@@ -51,8 +52,14 @@ export async function spawnChildren(turn: Turn, input: AgentInput): Promise<Defe
     if (typeof made === "string") problems.push(wanted.length === 1 ? made : `child ${index}: ${made}`);
     else children.push(made);
   }
+  const share = handDown(
+    turn,
+    definition,
+    children.map(({ run_id: id }) => id),
+  );
+  if ("refused" in share && problems.length === 0) throw new SpawnRefusedError("SPAWN_LIMIT", `${share.refused}; none was started. Do the rest yourself, briefly.`);
   if (problems.length > 0) throw new SpawnRefusedError("SPAWN_INVALID", `none of the ${wanted.length} children was started: ${problems.join("; ")}`);
-  return new Deferred({ kind: "children", concurrency, children });
+  return new Deferred({ kind: "children", concurrency, children: children.map((child) => ({ ...child, ...share })) });
 }
 
 function wantedChildren({ op, agent, input, compaction, children }: AgentInput): readonly Wanted[] {

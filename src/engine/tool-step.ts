@@ -7,7 +7,8 @@ import { SUBMIT_OUTPUT_TOOL } from "../domain/transcript/render.ts";
 import type { JsonValue } from "../domain/json.ts";
 import { checkGates, fail, INBOX_BATCH, prepareAgent } from "./boundary.ts";
 import { applyCompactionItem } from "./compaction-step.ts";
-import { approvalFor, isNews, outsideReasons, parkForCalls, readNews, takeNews } from "./call-waits.ts";
+import { isWrapUp } from "./budget-step.ts";
+import { approvalFor, INBOX_LIMIT, isNews, outsideReasons, parkForCalls, readNews, takeNews } from "./call-waits.ts";
 import { journaledWait } from "./deferred.ts";
 import { executeCall, refuseCall, type CallEnd } from "./execute-call.ts";
 import { hitFailpoint } from "./failpoints.ts";
@@ -116,7 +117,8 @@ export async function runTools(turn: Turn, ours: boolean): Promise<ToolsOutcome>
   if (submitted !== undefined) {
     const output = submitted;
     do {
-      const ended = await turn.commitEnd(() => session.stage("run.completed", { output }));
+      // The last turn of a run whose budget is used up ends it, whatever has come for it meanwhile.
+      const ended = await turn.commitEnd(() => session.stage("run.completed", { output }), undefined, isWrapUp(session.state) ? INBOX_LIMIT : 0);
       if (ended === "ended") return REST;
       // Only news for the model makes one more turn of it: a compaction does not.
     } while (await onlyCompactionWaited(turn, definition, prepared.model));

@@ -10,6 +10,7 @@ import { LeaseLostError, RunFinishedError, RunMissingError, SeqConflictError } f
 import { CapstanError, recordError } from "../domain/error.ts";
 import { callStepKey } from "../domain/event.ts";
 import type { TurnPhase } from "../domain/fold.ts";
+import { toolOrigin } from "../domain/mcp-name.ts";
 import { isTerminal } from "../domain/run.ts";
 import { EventInvalidError, EventUnknownError, JournalDamagedError } from "../domain/upcast.ts";
 import { atBoundary } from "./boundary.ts";
@@ -90,7 +91,7 @@ export class Turn {
 
   constructor(deps: EngineDeps, memory: RunMemory, held: HeldRun) {
     this.deps = deps;
-    this.session = new RunSession(deps.store, memory, deps.clockMs);
+    this.session = new RunSession(deps.store, memory, deps.clockMs, deps.redact);
     this.held = held;
     this.spans = new TurnSpans(deps.tracing, memory.row);
   }
@@ -216,7 +217,7 @@ export class Turn {
     const { session } = this;
     const { index, call } = end.call;
     const base = { call_id: call.call_id, index, name: call.name };
-    const envelope = { attempt: end.attempt ?? 1, stepKey: callStepKey(session.state.turn, index), origin: `tool:${call.name}`, ...by };
+    const envelope = { attempt: end.attempt ?? 1, stepKey: callStepKey(session.state.turn, index), origin: toolOrigin(call.name), ...by };
     switch (end.type) {
       case "tool.completed":
         return session.stage("tool.completed", { ...base, ...end.payload }, envelope);

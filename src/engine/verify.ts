@@ -141,12 +141,12 @@ class Checker {
     // Another epoch is another view: what was hashed is no prefix of it.
     if (state.epoch !== this.#chainEpoch) for (const entry of this.#frames.values()) entry.chain = startChain(sha256, frame3(entry.frame));
     this.#chainEpoch = state.epoch;
-    const key = `${state.definitionSha} ${payload.model} ${payload.native_output ?? false}`;
+    const key = `${state.definitionSha} ${payload.model} ${payload.native_output ?? false} ${payload.no_tools ?? false}`;
     let entry = this.#frames.get(key);
     if (entry === undefined) {
       const definition = state.definitionSha === undefined ? undefined : await this.#sources.definition(state.definitionSha);
       if (definition === undefined) return this.#problem(`request ${event.seq}: definition ${state.definitionSha ?? "(none pinned)"} is not stored`);
-      const frame = renderFrame(definition, payload.model, payload.native_output ?? false);
+      const frame = renderFrame(definition, payload.model, payload.native_output ?? false, { withoutTools: payload.no_tools ?? false });
       entry = { frame, chain: startChain(sha256, frame3(frame)) };
       this.#frames.set(key, entry);
     }

@@ -10,6 +10,7 @@ import { offlineModels } from "./offline/index.ts";
 import { OPENAI_BASE_URL, openAiChatVendor, openAiResponsesVendor } from "./openai.ts";
 import { OLLAMA_BASE_URL, openAiCompatibleVendor, type CompatibleServer } from "./openai-compatible.ts";
 import type { Fetch, Vendor } from "./vendor.ts";
+import { withoutKeys } from "./without-keys.ts";
 
 export { ModelConfigError };
 
@@ -81,6 +82,13 @@ export function createModelCatalogue(options: ModelCatalogueOptions = {}): Model
     ...Object.entries(options.servers ?? {}).map(([provider, server]) => [provider, compatible(provider, server)] as const),
   ]);
   const known = () => [...openers.keys(), "offline"];
+  const keys = () =>
+    [
+      variable("OPENAI_API_KEY"),
+      variable("ANTHROPIC_API_KEY"),
+      ...Object.values(options.servers ?? {}).map(({ apiKey }) => apiKey),
+      ...Object.values(options.keysByTenant ?? {}).flatMap((own) => Object.values(own)),
+    ].filter((key) => key !== undefined);
 
   const open = (name: string, tenant: string): Model => {
     const window = windowOf(name, options.windows);
@@ -105,13 +113,16 @@ export function createModelCatalogue(options: ModelCatalogueOptions = {}): Model
         models: names,
       });
     }
-    return createVendorModel({
-      name,
-      vendor: opener(model, tenant),
-      window,
-      ...loadMedia,
-      ...(options.fetch === undefined ? {} : { fetch: options.fetch }),
-    });
+    return withoutKeys(
+      createVendorModel({
+        name,
+        vendor: opener(model, tenant),
+        window,
+        ...loadMedia,
+        ...(options.fetch === undefined ? {} : { fetch: options.fetch }),
+      }),
+      keys,
+    );
   };
 
   return {

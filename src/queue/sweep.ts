@@ -2,7 +2,7 @@
 import type pg from "pg";
 import type { Log } from "../engine/ports.ts";
 import { Loop } from "./loop.ts";
-import { LOCKED_POOLS_SQL, LOST_JOBS_SQL, SWEEP_SQL, UNKNOWN_POOLS_SQL, UNLOCKED_SQL, UNPARK_SQL } from "./sql/sweep.ts";
+import { LINES_SQL, LOCKED_POOLS_SQL, LOST_JOBS_SQL, SWEEP_SQL, UNKNOWN_POOLS_SQL, UNLOCKED_SQL, UNPARK_SQL } from "./sql/sweep.ts";
 
 export interface SweepOptions {
   readonly pool: pg.Pool;
@@ -42,7 +42,8 @@ export class Sweep {
 
   async round(): Promise<void> {
     const { pool, named, log, mayBury, workerId, onTaken, lostAfterMs } = this.#options;
-    if (!mayBury()) return;
+    // Limits are read, and what is settled there is of workers that somebody has buried.
+    if (!mayBury()) return await this.#options.settleQuotas();
     const { rows } = await pool.query<{ buried: number; taken: string[] }>({ name: "capstan-sweep", text: named(SWEEP_SQL), values: [workerId()] });
     const { buried = 0, taken = [] } = rows[0] ?? {};
     if (buried > 0 || taken.length > 0) log.warn({ buried, runs: taken.length }, "took runs over from workers that are gone");
@@ -57,6 +58,8 @@ export class Sweep {
       }
       await this.#unlockUnknown();
       await this.#options.releaseForgotten();
+      const { rows: lines } = await pool.query<{ started: number }>({ name: "capstan-lines", text: named(LINES_SQL) });
+      if ((lines[0]?.started ?? 0) > 0) log.info({ runs: lines[0]?.started }, "runs that stood in line for a concurrency key found a place");
       await pool.query({ name: "capstan-unpark", text: named(UNPARK_SQL), values: [lostAfterMs] });
     }
     await this.#options.settleQuotas();

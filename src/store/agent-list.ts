@@ -12,7 +12,7 @@ export interface AgentSummary {
   readonly updated_at: Date;
   /** Workers alive that have it, those that only make summaries apart. */
   readonly workers: number;
-  /** Runs that have not ended. */
+  /** Runs that have not ended, of one tenant if it was asked for. */
   readonly open_runs: number;
 }
 
@@ -28,13 +28,14 @@ const SUMMARY = `a.name, a.promoted_sha, d.definition ->> 'model' as model, json
   (select count(*)::int from capstan.agent_definitions o where o.name = a.name) as versions, a.retired_at is not null as retired, a.updated_at,
   (select count(*)::int from capstan.workers w where ${LIVE} and w.pool <> 'summarize' and a.name = any(w.agents)) as workers`;
 
-export async function listAgents(db: Pick<pg.Pool, "query">, named: (text: string) => string): Promise<AgentSummary[]> {
+export async function listAgents(db: Pick<pg.Pool, "query">, named: (text: string) => string, { tenant }: { readonly tenant?: string } = {}): Promise<AgentSummary[]> {
   const { rows } = await db.query<AgentSummary>(
     named(`with open as (
-        select r.agent, count(*)::int as n from capstan.runs r where r.state in ('queued', 'running', 'waiting') group by r.agent
+        select r.agent, count(*)::int as n from capstan.runs r where r.state in ('queued', 'running', 'waiting') and ($1::text is null or r.tenant = $1) group by r.agent
       )
       select ${SUMMARY}, coalesce(open.n, 0) as open_runs
       from capstan.agents a join capstan.agent_definitions d on d.sha = a.promoted_sha left join open on open.agent = a.name order by a.name`),
+    [tenant ?? null],
   );
   return rows;
 }

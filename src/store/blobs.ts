@@ -1,6 +1,8 @@
 /** Large contents in chunks, once per tenant and content. */
 import { createHash } from "node:crypto";
 import type pg from "pg";
+import type { QueryResultRow } from "pg";
+import { RunMissingError } from "../domain/append-error.ts";
 import type { BlobPage, BlobStore } from "../engine/ports.ts";
 import { untilConnected, type Outage } from "./until-connected.ts";
 
@@ -12,26 +14,50 @@ export interface BlobContent {
   readonly runId: string;
   readonly content: Uint8Array;
   readonly mediaType: string;
+  /** `unborn`: the reference may come before its run does. Default. */
+  readonly run?: "there" | "unborn";
 }
 
-type Query = (text: string, values: unknown[]) => Promise<unknown>;
+type Query = <Row extends QueryResultRow>(text: string, values: unknown[]) => Promise<readonly Row[]>;
 
-/** Stores once per tenant and content, and notes which run refers to it. Chunks first, the head row last: a blob exists when its head does. */
-export async function putBlob(query: Query, { tenant, runId, content, mediaType }: BlobContent): Promise<{ sha256: string; sizeBytes: number }> {
+/** With a hash of the tenant: shared by all who store a content until its reference is committed, taken alone by capstan.delete_blobs. */
+const BLOB_LOCK = 1667330146;
+/** Each try but the first meets a deletion of the same content at the same moment. */
+const MOST_TRIES = 5;
+
+/**
+ * Stores once per tenant and content, and notes which run refers to it. Chunks first, head and reference last, in one
+ * statement: a blob exists when its head does, and no head is without a reference unless the last one was deleted. Whether
+ * chunks that were there before are there still is asked behind that: from then on nobody deletes them. `run` is `there`:
+ * nothing is stored for a run that has been deleted; RunMissingError then.
+ */
+export async function putBlob(query: Query, { tenant, runId, content, mediaType, run = "unborn" }: BlobContent): Promise<{ sha256: string; sizeBytes: number }> {
   const sha256 = createHash("sha256").update(content).digest("hex");
   const sizeBytes = content.byteLength;
-  for (let n = 0; n * CHUNK_BYTES < sizeBytes || n === 0; n++) {
-    const bytes = Buffer.from(content.subarray(n * CHUNK_BYTES, (n + 1) * CHUNK_BYTES));
-    // A blob that is there already is not sent again; its chunks are complete by the order of writing.
-    await query(
-      `insert into capstan.blob_chunks (tenant, sha256, n, bytes) select $1, $2, $3, $4::bytea
-       where not exists (select from capstan.blobs where tenant = $1 and sha256 = $2) on conflict do nothing`,
-      [tenant, sha256, n, bytes],
+  const parts = Math.max(1, Math.ceil(sizeBytes / CHUNK_BYTES));
+  const [from, also] = run === "there" ? [", (select from capstan.runs r where r.id = $4 for key share) there", [runId]] : ["", []];
+  for (let attempt = 1; attempt <= MOST_TRIES; attempt++) {
+    for (let n = 0; n < parts; n++) {
+      const bytes = Buffer.from(content.subarray(n * CHUNK_BYTES, (n + 1) * CHUNK_BYTES));
+      // A blob that is there already is not sent again; its chunks are complete by the order of writing.
+      await query(
+        `insert into capstan.blob_chunks (tenant, sha256, n, bytes) select $1, $2, $3::int, c.bytes from (select $${4 + also.length}::bytea as bytes) c${from}
+         where ${attempt > 1 ? "true" : "not exists (select from capstan.blobs where tenant = $1 and sha256 = $2)"} on conflict do nothing`,
+        [tenant, sha256, n, ...also, bytes],
+      );
+    }
+    const kept = await query(
+      `with held as materialized (select pg_advisory_xact_lock_shared(${BLOB_LOCK}, hashtext($1)) ${run === "there" ? "from capstan.runs r where r.id = $3 for key share" : ""}),
+       head as (insert into capstan.blobs (tenant, sha256, size_bytes, media_type) select $1, $2, $4::bigint, $5 from held on conflict do nothing),
+       ref as (insert into capstan.blob_refs (tenant, sha256, run_id) select $1, $2, $3::uuid from held on conflict do nothing)
+       select from held`,
+      [tenant, sha256, runId, sizeBytes, mediaType],
     );
+    if (kept.length === 0) throw new RunMissingError(runId);
+    const [there] = await query<{ n: number }>("select count(*)::int as n from capstan.blob_chunks where tenant = $1 and sha256 = $2", [tenant, sha256]);
+    if (there?.n === parts) return { sha256, sizeBytes };
   }
-  await query("insert into capstan.blobs (tenant, sha256, size_bytes, media_type) values ($1, $2, $3, $4) on conflict do nothing", [tenant, sha256, sizeBytes, mediaType]);
-  await query("insert into capstan.blob_refs (tenant, sha256, run_id) values ($1, $2, $3) on conflict do nothing", [tenant, sha256, runId]);
-  return { sha256, sizeBytes };
+  throw new Error(`blob ${sha256} of tenant ${tenant} is deleted as often as it is stored`);
 }
 
 export class PostgresBlobStore implements BlobStore {
@@ -50,7 +76,9 @@ export class PostgresBlobStore implements BlobStore {
    * Waits for a database that is away: what is put is a tool's result, and the tool cannot be asked again.
    */
   put(tenant: string, runId: string, content: Uint8Array, mediaType: string): Promise<{ sha256: string; sizeBytes: number }> {
-    return untilConnected(this.#outage, "storing a blob", () => putBlob((text, values) => this.#pool.query(this.#named(text), values), { tenant, runId, content, mediaType }));
+    return untilConnected(this.#outage, "storing a blob", () =>
+      putBlob(async (text, values) => (await this.#pool.query(this.#named(text), values)).rows, { tenant, runId, content, mediaType, run: "there" }),
+    );
   }
 
   async get(tenant: string, sha256: string): Promise<Uint8Array | undefined> {

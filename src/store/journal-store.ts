@@ -1,5 +1,6 @@
 /** The engine's JournalStore on Postgres: reader and grouped writer behind one port. */
 import type pg from "pg";
+import type { Spent } from "../domain/budget.ts";
 import type { CapstanEvent } from "../domain/event.ts";
 import type { AppendOutcome, AppendRequest, ChildOutcome, InboxItem, JournalStore, LoadedRun } from "../engine/ports.ts";
 import type { JsonValue } from "../domain/json.ts";
@@ -98,5 +99,20 @@ export class PostgresJournalStore implements JournalStore {
         ? { output: payload.output ?? null }
         : { error: payload.error ? { code: payload.error.code, message: payload.error.message } : { code: "RUN_CANCELLED", message: payload.reason ?? "the run was cancelled" } }),
     }));
+  }
+
+  async childSpending(runId: string, call: string): Promise<Spent> {
+    const { rows } = await this.#pool.query<{ tokens: number; cost: number }>({
+      name: "capstan-child-spending",
+      text: this.#named(`
+        with recursive tree as (
+          select c.id, c.input_tokens, c.output_tokens, c.cost_usd_micros from capstan.runs c where c.parent_run_id = $1 and c.parent_call = $2
+          union all
+          select c.id, c.input_tokens, c.output_tokens, c.cost_usd_micros from capstan.runs c join tree t on c.parent_run_id = t.id
+        )
+        select coalesce(sum(input_tokens + output_tokens), 0)::float8 as tokens, coalesce(sum(cost_usd_micros), 0)::float8 as cost from tree`),
+      values: [runId, call],
+    });
+    return { tokens: rows[0]?.tokens ?? 0, costUsdMicros: rows[0]?.cost ?? 0 };
   }
 }

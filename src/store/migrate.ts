@@ -71,7 +71,12 @@ export async function migrationStatus({ connectionString, names = defaultNames }
   }
 }
 
-async function appliedCount(client: pg.Client, named: (text: string) => string): Promise<number> {
+/** The same over a connection of the caller's, for a service that is asked whether it is ready. */
+export async function migrationCounts(db: Pick<pg.ClientBase, "query">, named: (text: string) => string): Promise<{ applied: number; known: number }> {
+  return { applied: await appliedCount(db, named), known: (await migrationFiles()).length };
+}
+
+async function appliedCount(client: Pick<pg.ClientBase, "query">, named: (text: string) => string): Promise<number> {
   const table = named("capstan.migrations");
   const { rows } = await client.query<{ there: boolean }>("select to_regclass($1) is not null as there", [table]);
   if (rows[0]?.there !== true) return 0;

@@ -1,24 +1,28 @@
 /**
- * Two roles: `<schema>_owner` owns the tables, `<schema>_app` is what applications and workers are granted. The
- * application role can insert events but never change or remove them. Where the migrating user may not make roles
+ * Three roles: `<schema>_owner` owns the tables, `<schema>_app` is what applications and workers are granted. The
+ * application role can insert events but never change or remove them. `<schema>_enqueuer` is for applications that enqueue
+ * and steer runs and read no journal: it calls a few functions, which run with the owner's rights, and sees no table. Where the migrating user may not make roles
  * (a managed database), one role does all and the triggers on `events` guard against mistakes; `doctor` says which holds.
  */
 import type pg from "pg";
 import type { SchemaNames } from "./names.ts";
 
-export type RoleReport = { readonly kind: "two_roles"; readonly owner: string; readonly app: string } | { readonly kind: "one_role"; readonly reason: string };
+export type RoleReport =
+  | { readonly kind: "roles"; readonly owner: string; readonly app: string; readonly enqueuer: string }
+  | { readonly kind: "one_role"; readonly reason: string };
 
 export async function setUpRoles(client: pg.Client, names: SchemaNames, named: (text: string) => string): Promise<RoleReport> {
   const owner = `${names.schema}_owner`;
   const app = `${names.schema}_app`;
+  const enqueuer = `${names.schema}_enqueuer`;
   await client.query("begin");
   try {
-    for (const role of [owner, app]) await createRole(client, role);
+    for (const role of [owner, app, enqueuer]) await createRole(client, role);
     await giveToOwner(client, names, owner);
-    await client.query(grants(names, app).map(named).join(";\n"));
+    await client.query([...grants(names, app), ...enqueuerGrants(names, enqueuer)].map(named).join(";\n"));
     await openQueueTables(client, names, app);
     await client.query("commit");
-    return { kind: "two_roles", owner, app };
+    return { kind: "roles", owner, app, enqueuer };
   } catch (error) {
     await client.query("rollback");
     const code = (error as { code?: string }).code;
@@ -74,11 +78,26 @@ function grants(names: SchemaNames, app: string): string[] {
     `grant select, insert, update, delete on all tables in schema "${names.schema}" to "${app}"`,
     `revoke update, delete, truncate on capstan.events, capstan.events_default from "${app}"`,
     `revoke update, delete on capstan.agent_definitions from "${app}"`,
+    `revoke update, delete, truncate on capstan.audit_log from "${app}"`,
+    `revoke insert, update, delete on capstan.role_tenants from "${app}"`,
+    // Functions are everybody's by default, which is harmless only while nobody else may use the schema.
+    `revoke execute on all functions in schema "${names.schema}" from public`,
     `grant usage on all sequences in schema "${names.schema}" to "${app}"`,
     `grant execute on all functions in schema "${names.schema}" to "${app}"`,
+    // What removes events is for the owner, and for whoever is a member of it.
+    ...removers.map((name) => `revoke execute on function capstan.${name} from "${app}"`),
     `grant usage on schema "${names.workerSchema}" to "${app}"`,
     `grant select, insert, update, delete on all tables in schema "${names.workerSchema}" to "${app}"`,
     `grant usage on all sequences in schema "${names.workerSchema}" to "${app}"`,
     `grant execute on all functions in schema "${names.workerSchema}" to "${app}"`,
   ];
+}
+
+const removers = ["delete_runs", "drop_partition", "strip_audit"];
+
+/** What the enqueuer may call. Each runs with its owner's rights and looks at the tenant that the caller is pinned to (migrations/0010_access.sql). */
+const enqueuerFunctions = ["enqueue_run", "enqueue_runs", "send", "cancel_run", "run_status", "run_ends", "decide", "answer", "signal", "compact_run"];
+
+function enqueuerGrants(names: SchemaNames, enqueuer: string): string[] {
+  return [`grant usage on schema "${names.schema}" to "${enqueuer}"`, ...enqueuerFunctions.map((name) => `grant execute on function capstan.${name} to "${enqueuer}"`)];
 }

@@ -66,6 +66,13 @@ export interface RunFilter {
   readonly waitReason?: WaitReason;
   readonly tenant?: string;
   readonly agent?: string;
+  readonly label?: string;
+  readonly subject?: string;
+  readonly conversationId?: string;
+  readonly createdAfter?: Date;
+  readonly createdBefore?: Date;
+  /** Somewhere in its id, agent, subject, labels or error code, in whichever case. */
+  readonly q?: string;
   /** Runs older than this one: ids are UUIDv7, so they sort by creation. */
   readonly before?: string;
   readonly limit: number;
@@ -86,9 +93,24 @@ export async function listRuns(db: Pick<pg.Pool, "query">, named: (text: string)
   const { rows } = await db.query<RunSummary>(
     named(`select ${SUMMARY} from capstan.runs r
       where ($1::text[] is null or r.state = any($1)) and ($2::text is null or r.wait_reason = $2) and ($3::text is null or r.tenant = $3)
-        and ($4::text is null or r.agent = $4) and ($5::uuid is null or r.id < $5)
+        and ($4::text is null or r.agent = $4) and ($5::uuid is null or r.id < $5) and ($7::text is null or $7 = any(r.labels)) and ($8::text is null or r.subject = $8)
+        and ($9::uuid is null or r.conversation_id = $9) and ($10::timestamptz is null or r.created_at >= $10) and ($11::timestamptz is null or r.created_at < $11)
+        and ($12::text is null or position(lower($12) in lower(concat_ws(E'\n', r.id::text, r.agent, r.subject, r.error_code, array_to_string(r.labels, E'\n')))) > 0)
       order by r.id desc limit $6`),
-    [filter.states ?? null, filter.waitReason ?? null, filter.tenant ?? null, filter.agent ?? null, filter.before ?? null, filter.limit + 1],
+    [
+      filter.states ?? null,
+      filter.waitReason ?? null,
+      filter.tenant ?? null,
+      filter.agent ?? null,
+      filter.before ?? null,
+      filter.limit + 1,
+      filter.label ?? null,
+      filter.subject ?? null,
+      filter.conversationId ?? null,
+      filter.createdAfter?.toISOString() ?? null,
+      filter.createdBefore?.toISOString() ?? null,
+      filter.q ?? null,
+    ],
   );
   const runs = rows.slice(0, filter.limit);
   return { runs, next_before: rows.length > filter.limit ? (runs.at(-1)?.id ?? null) : null };

@@ -19,6 +19,13 @@ export interface WorkerFacts {
   readonly eventVersions: JsonObject;
 }
 
+/** Runs that waited for one of the agents ($1) in a pool ($2; null: in any) are looked at again. In one order, so that two cannot wait for each other in a circle. */
+export const WISH_FOR_AGENTS_SQL = `insert into capstan.wishes (run_id, at, priority, ready, pool, agent, tenant)
+  select r.id, capstan.now(), r.priority, true, r.pool, r.agent, r.tenant from capstan.runs r
+  where r.state = 'waiting' and r.wait_reason = 'agent_missing' and r.agent = any($1) and ($2::text is null or r.pool = $2)
+  order by r.id
+  on conflict (run_id) do update set ready = true, at = excluded.at`;
+
 export class WorkerStore {
   readonly #pool: pg.Pool;
   readonly #named: (text: string) => string;
@@ -36,13 +43,7 @@ export class WorkerStore {
         values ($1, $2, $3, $4, $5, capstan.now(), capstan.now(), $6, $7, $8, $9, $10)`),
       [id, facts.pool, facts.host, facts.pid, facts.version, facts.leaseMs, facts.slots, facts.agents, facts.tools, facts.eventVersions],
     );
-    await this.#pool.query(
-      this.#named(`insert into capstan.wishes (run_id, at, priority, ready, pool, agent, tenant)
-        select r.id, capstan.now(), r.priority, true, r.pool, r.agent, r.tenant from capstan.runs r
-        where r.state = 'waiting' and r.wait_reason = 'agent_missing' and r.agent = any($1) and r.pool = $2
-        on conflict (run_id) do update set ready = true, at = excluded.at`),
-      [facts.agents, facts.pool],
-    );
+    await this.#pool.query(this.#named(WISH_FOR_AGENTS_SQL), [facts.agents, facts.pool]);
     return id;
   }
 

@@ -40,6 +40,21 @@ export class ImportRefusedError extends CapstanError {
   }
 }
 
+export const damaged = (message: string, options?: ErrorOptions): ImportRefusedError => new ImportRefusedError("IMPORT_DAMAGED", message, options);
+
+/** Throws ImportRefusedError: IMPORT_DAMAGED. */
+export function parseLine(text: string, number: number): ExportLine {
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (error) {
+    throw damaged(`line ${number} is not JSON`, { cause: error });
+  }
+  const parsed = exportLine.safeParse(json);
+  if (!parsed.success) throw damaged(`line ${number} is none of an exported run: ${parsed.error.issues[0]?.path.join(".") ?? ""} ${parsed.error.issues[0]?.message ?? ""}`);
+  return parsed.data;
+}
+
 /** Counts and digests the lines of a file as they pass. */
 export class LineDigest {
   readonly #hash: Hash = createHash("sha256");

@@ -24,6 +24,10 @@ export const faultScripts: Readonly<Record<string, readonly ScriptedAnswer[]>> =
     { text: words(20), wordMs: 40 },
   ],
   "one-tool": [{ text: "one", calls: [{ name: "note" }] }, { text: "done" }],
+  paced: [
+    { text: "one", takesMs: 150, calls: [{ name: "note" }] },
+    { text: "done", takesMs: 150 },
+  ],
   big: [{ text: "big", calls: [{ name: "big" }] }, { text: "big", calls: [{ name: "big" }] }, { text: "done" }],
 };
 
@@ -85,5 +89,6 @@ export function faultAgents(note: NoteEffect): Agent[] {
     agent({ name: "growing", model: CHAOS_MODEL, instructions: "growing", tools: [noted("note", "idempotent")], warnTranscriptBytes: 1_000 }) as Agent,
     of("streams", noted("note", "idempotent")),
     of("one-tool", noted("note", "idempotent")),
+    of("paced", noted("note", "idempotent")),
   ];
 }

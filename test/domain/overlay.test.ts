@@ -40,6 +40,7 @@ const full = {
   claim_check: { tools: ["search"], over_bytes: 1000, preview_bytes: 100 },
   approvals: { tools: ["search"], expires_ms: 1000, on_expiry: "approve" },
   spawn: { agents: ["helper", "*"], max_depth: 2, max_children: 3, concurrency: 4 },
+  budget: { soft: { turns: 5, tokens: 500 }, hard: { turns: 10, tokens: 1000, cost_usd_micros: 7, wall_ms: 9 }, wrap_up: true },
 } satisfies Required<AgentDefinition> as AgentDefinition;
 
 /** Another value for every field; groups hold one for each of theirs. */
@@ -72,6 +73,7 @@ const changed: { readonly [K in Exclude<keyof AgentDefinition, "name">]-?: NonNu
   claim_check: { tools: ["write"], over_bytes: 2000, preview_bytes: 50 },
   approvals: { tools: ["*"], expires_ms: 2000, on_expiry: "deny" },
   spawn: { agents: ["helper"], max_depth: 3, max_children: 4, concurrency: 5 },
+  budget: { soft: { turns: 4, tokens: 400 }, hard: { turns: 11, tokens: 1001, cost_usd_micros: 8, wall_ms: 10 }, wrap_up: false },
 };
 const fields = Object.keys(changed) as (keyof typeof changed)[];
 const shape: Readonly<Record<string, z.ZodType>> = agentDefinition.shape;
@@ -100,7 +102,7 @@ describe("the overlay's schema", () => {
     expect(Object.keys(definitionOverlay.shape).toSorted()).toEqual(known.toSorted());
     expect(fields.toSorted()).toEqual(known.toSorted());
     for (const group of groups) expect(Object.keys(changed[group]).toSorted()).toEqual(Object.keys(groupShape(group) ?? {}).toSorted());
-    expect(groups.toSorted()).toEqual(["approvals", "claim_check", "compaction", "limits", "settings", "spawn"]);
+    expect(groups.toSorted()).toEqual(["approvals", "budget", "claim_check", "compaction", "limits", "settings", "spawn"]);
   });
 });
 

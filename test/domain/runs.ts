@@ -25,6 +25,8 @@ interface TurnPlan {
   readonly calls: readonly Call[];
   /** The worker that answers the calls is another one, and the run was parked in between. */
   readonly parkedWithOpenCalls: boolean;
+  /** What the budget says at the boundary behind it. */
+  readonly budget: "nothing" | "soft" | "hard" | "wrap up";
   readonly after:
     | { readonly kind: "corrected"; readonly reason: EventPayload<"model.corrected">["reason"] }
     | { readonly kind: "input"; readonly parked: boolean; readonly content: UserPart[] };
@@ -62,6 +64,7 @@ const turnPlan: fc.Arbitrary<TurnPlan> = fc.record({
   usage,
   calls: fc.oneof(fc.constant([]), fc.array(call, { minLength: 1, maxLength: 4 })),
   parkedWithOpenCalls: fc.boolean(),
+  budget: fc.constantFrom<TurnPlan["budget"]>("nothing", "nothing", "nothing", "soft", "hard", "wrap up"),
   after: fc.oneof(
     fc.constantFrom<TurnPlan["after"]>({ kind: "corrected", reason: "empty" }, { kind: "corrected", reason: "truncated" }, { kind: "corrected", reason: "output_invalid" }),
     fc.record({
@@ -91,7 +94,10 @@ export const run: fc.Arbitrary<readonly CapstanEvent[]> = fc
     const journal = new Journal();
     journal.write("run.created", { origin: "api", agent: "a", definition_sha: pinnedLater ? null : "sha256:1", input, ...(interactive ? { interactive } : {}) });
     if (pinnedLater) journal.write("run.pinned", { definition_sha: "sha256:1" });
-    for (const plan of turns) writeTurn(journal, plan);
+    for (const plan of turns) {
+      writeTurn(journal, plan);
+      writeBudget(journal, plan);
+    }
     if (cancelAfter !== null) {
       journal.events.splice(Math.max(1, cancelAfter));
       journal.write("run.cancelled", {});
@@ -100,6 +106,13 @@ export const run: fc.Arbitrary<readonly CapstanEvent[]> = fc
     else if (how === "run.cancelled") journal.write(how, { reason: "stop" });
     return journal.events;
   });
+
+function writeBudget(journal: Journal, { budget }: TurnPlan): void {
+  if (budget === "nothing") return;
+  const reached = { limit: "turns", used: journal.turn, of: journal.turn } as const;
+  if (budget === "soft") journal.write("budget.reached", { level: "soft", ...reached });
+  else journal.write("budget.reached", { level: "hard", ...reached, ...(budget === "wrap up" ? { text: "answer now" } : {}) });
+}
 
 function writeTurn(journal: Journal, plan: TurnPlan): void {
   journal.turn++;

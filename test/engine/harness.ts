@@ -11,7 +11,7 @@ import type { EnqueueOptions } from "../../src/client/enqueue.ts";
 import type { RunEvent, RunHandle, RunStatusView } from "../../src/client/handle.ts";
 import type { WorkerSettings } from "../../src/config.ts";
 import type { Model } from "../../src/engine/model-port.ts";
-import type { WarnSink } from "../../src/engine/ports.ts";
+import type { Tracing, WarnSink } from "../../src/engine/ports.ts";
 import { verifyRun, type VerifyReport, type VerifySources } from "../../src/engine/verify.ts";
 import { createCapstan, type Capstan, type CapstanOptions } from "../../src/main.ts";
 import { createModelCatalogue, type ModelCatalogueOptions } from "../../src/providers/catalogue.ts";
@@ -41,6 +41,12 @@ export interface LabOptions {
   readonly summarizers?: NonNullable<CapstanOptions["summarizers"]>;
   readonly quotas?: NonNullable<CapstanOptions["quotas"]>;
   readonly guard?: NonNullable<CapstanOptions["guard"]>;
+  readonly mcp?: NonNullable<CapstanOptions["mcp"]>;
+  readonly redact?: NonNullable<CapstanOptions["redact"]>;
+  readonly secret?: NonNullable<CapstanOptions["secret"]>;
+  readonly tracing?: Tracing;
+  /** Private targets of outgoing calls. */
+  readonly allow?: readonly string[];
   /** Starts no worker. */
   readonly idle?: boolean;
 }
@@ -84,9 +90,14 @@ export async function openLab(url: string, options: LabOptions): Promise<Lab> {
     ...(options.summarizers === undefined ? {} : { summarizers: options.summarizers }),
     ...(options.quotas === undefined ? {} : { quotas: options.quotas }),
     ...(options.guard === undefined ? {} : { guard: options.guard }),
+    ...(options.mcp === undefined ? {} : { mcp: options.mcp }),
+    ...(options.redact === undefined ? {} : { redact: options.redact }),
+    ...(options.allow === undefined ? {} : { outgoing: { allow: options.allow } }),
+    ...(options.secret === undefined ? {} : { secret: options.secret }),
     observability: {
       log: { debug: keep("debug"), info: keep("info"), warn: keep("warn"), error: keep("error") },
       ...(options.onWarn === undefined ? {} : { onWarn: options.onWarn }),
+      ...(options.tracing === undefined ? {} : { tracing: options.tracing }),
     },
     env: {},
   });

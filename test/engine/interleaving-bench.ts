@@ -178,6 +178,7 @@ export class Sequence {
       giveBack: (runId, token, at) => alive(() => store.giveBack(runId, token, at)),
       called: (held) => alive(() => store.called(held)),
       childOutcomes: (runId, call) => alive(() => store.childOutcomes(runId, call)),
+      childSpending: (runId, call) => alive(() => store.childSpending(runId, call)),
       append: async (request: AppendRequest): Promise<AppendOutcome> => {
         await this.#opportunity(true);
         const outcome = await alive(() => store.append(request));

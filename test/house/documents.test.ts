@@ -8,7 +8,7 @@ import { eventSchemas, waitReasons } from "../../src/domain/event.ts";
 import { outcomeText } from "../../src/compaction/outcomes.ts";
 import { compactionPolicy, resolvePolicy } from "../../src/domain/compaction/policy.ts";
 import { compactionReasons } from "../../src/domain/compaction/types.ts";
-import { compactionFailpoints, lifeFailpoints, turnFailpoints } from "../../src/engine/failpoints.ts";
+import { compactionFailpoints, lifeFailpoints, turnFailpoints, webhookFailpoints } from "../../src/engine/failpoints.ts";
 import { genAi } from "../../src/telemetry/names.ts";
 import { VERSION } from "../../src/version.ts";
 import type { Command } from "commander";
@@ -99,7 +99,7 @@ describe("what documents list", () => {
   });
 
   it("has every failpoint", () => {
-    expect(firstColumn("docs/failure-modes.md", "Failpoints").toSorted()).toEqual([...turnFailpoints, ...compactionFailpoints, ...lifeFailpoints].toSorted());
+    expect(firstColumn("docs/failure-modes.md", "Failpoints").toSorted()).toEqual([...turnFailpoints, ...compactionFailpoints, ...lifeFailpoints, ...webhookFailpoints].toSorted());
   });
 
   it("has every reason why a compaction changes nothing, with its severity and the policy's field that helps", () => {

@@ -96,6 +96,81 @@ if (python !== undefined || process.env["CAPSTAN_TEST_PYTHON"] !== undefined) {
   });
 }
 
+/** A login of the kind that the two are written for. */
+async function shopLogin(): Promise<{ readonly url: string; readonly role: string }> {
+  const role = `examples_${database.name.replaceAll(/\W/g, "_").slice(-24)}`;
+  await db.query(`create role ${role} login password 'for-the-test' in role capstan_enqueuer`);
+  await db.query("select capstan.pin_role($1, 'shop')", [role]);
+  await db.query(`grant temporary on database "${database.name}" to ${role}`);
+  const url = new URL(database.url);
+  url.username = role;
+  url.password = "for-the-test";
+  return { url: url.href, role };
+}
+async function withShop<T>(work: (url: string) => Promise<T>): Promise<T> {
+  const { url, role } = await shopLogin();
+  try {
+    return await work(url);
+  } finally {
+    await db.query(`select capstan.unpin_role('${role}'); drop owned by ${role}; drop role ${role}`);
+  }
+}
+async function shopRuns(): Promise<{ key: string; state: string; tokens: number }[]> {
+  const { rows } = await db.query<{ key: string; state: string; tokens: number }>(
+    "select idempotency_key as key, state, (overrides #>> '{budget,hard,tokens}')::int as tokens from capstan.runs where tenant = 'shop' order by idempotency_key",
+  );
+  return rows;
+}
+
+it("runs examples/psql/orders.sql as a login that reads no journals", async () => {
+  const text = readRoot("examples/psql/orders.sql");
+  await withShop(async (url) => {
+    if (canRun("psql", ["--version"])) {
+      const { code, stdout, stderr } = await runProgram("psql", [url, "--no-psqlrc", "--tuples-only", "--set", "ON_ERROR_STOP=1", "--file", "examples/psql/orders.sql"]);
+      expect(code, stderr).toBe(0);
+      expect(stdout).toMatch(/21 \| queued \| 20000[\s\S]*23 \| cancelled/);
+      return;
+    }
+    const client = new pg.Client({ connectionString: url });
+    await client.connect();
+    try {
+      await client.query(text);
+    } finally {
+      await client.end();
+    }
+  });
+  expect(await shopRuns()).toEqual([
+    { key: "order 21", state: "queued", tokens: 20_000 },
+    { key: "order 22", state: "queued", tokens: 20_000 },
+    { key: "order 23", state: "cancelled", tokens: 20_000 },
+  ]);
+  await db.query("delete from capstan.wishes");
+  await db.query("update capstan.runs set tenant = 'done' where tenant = 'shop'");
+});
+
+it("asks in examples/python/orders.py what the database understands", async () => {
+  const text = readRoot("examples/python/orders.py");
+  for (const name of ["ENQUEUE", "STATUS", "SEND", "CANCEL"]) {
+    const statement = new RegExp(`^${name} = "{1,3}\\n?([^"]+?)\\n?"{1,3}$`, "m").exec(text)?.[1] ?? "";
+    const parameters = [...new Set([...statement.matchAll(/%\((\w+)\)s/g)].map(([whole]) => whole))];
+    await db.query(`explain ${parameters.reduce((sql, parameter) => sql.replaceAll(parameter, "null"), statement)}`);
+    expect(parameters.length, name).toBeGreaterThan(0);
+  }
+});
+
+if (python !== undefined || process.env["CAPSTAN_TEST_PYTHON"] !== undefined) {
+  it("runs examples/python/orders.py as a login that reads no journals", async () => {
+    await withShop(async (url) => {
+      const { code, stdout, stderr } = await runProgram(python ?? join("no", "python with psycopg"), ["examples/python/orders.py"], { DATABASE_URL: url });
+      expect({ code, stdout }, stderr).toEqual({ code: 0, stdout: "the same run\nthat key is taken\nno order, no run\norder 31 is queued\n" });
+    });
+    expect(await shopRuns()).toEqual([{ key: "order 31", state: "queued", tokens: 20_000 }]);
+    expect((await db.query("select payload from capstan.inbox i join capstan.runs r on r.id = i.run_id where r.tenant = 'shop'")).rows).toEqual([
+      { payload: "The customer called again." },
+    ]);
+  });
+}
+
 function canRun(command: string, args: readonly string[]): boolean {
   return spawnSync(command, args, { stdio: "ignore" }).status === 0;
 }

@@ -72,6 +72,7 @@ async function execute(call: ToolCallPart): Promise<Pick<ToolResultPart, "output
       completionToken: "token",
       idempotencyKey: "k",
       secret: () => undefined,
+      saveFile: () => Promise.reject(new Error("no files are kept here")),
       log: silentLog,
     };
     const json = toJsonValue(await code.execute(checked.value, context));

@@ -75,6 +75,7 @@ export const patch: RunPatch = {
   contextWindow: undefined,
   usage: noUsage,
   growthLevel: 0,
+  budgetLevel: 0,
   retryCount: 0,
   errorCode: undefined,
   definitionSha: definitionSha(plain.definition),

@@ -19,39 +19,38 @@ const jobs = async (pool: string) =>
     )
   ).rows;
 const wishCount = async (pool: string) => (await db.query<{ n: number }>("select count(*)::int as n from capstan.wishes where pool = $1", [pool])).rows[0]?.n;
-const dispatch = async (pool: string, room: number) => (await db.query<{ run_id: string }>(DISPATCH_SQL, [pool, ["plain"], room])).rows.map((row) => row.run_id);
+const dispatch = async (pool: string, room: number) => (await db.query<{ run_id: string }>(DISPATCH_SQL, [pool, ["plain"], room, ""])).rows.map((row) => row.run_id);
 
-it("admits no more jobs than twice its slots however many runs wait (vercel/workflow #1332)", { timeout: 120_000 }, async () => {
+it("admits only a few more jobs than it has slots, however many runs wait (vercel/workflow #1332)", { timeout: 120_000 }, async () => {
   const pool = "crowd";
   await db.query("select count(capstan.enqueue_run(agent => 'plain', input => to_jsonb(n), pool => $1)) from generate_series(1, 2000) n", [pool]);
   let running = 0;
   const relay = new Relay({ pool: db, named: same, poolName: pool, agents: ["plain"], slots: 5, log: silentLog, running: () => running });
   onTestFinished(() => relay.stop());
+  const untilJobs = async (count: number): Promise<void> => {
+    for (const deadline = performance.now() + 10_000; (await jobs(pool)).length < count && performance.now() < deadline; await new Promise((resolve) => setTimeout(resolve, 10)))
+      relay.poke();
+  };
   relay.start();
-  for (;;) {
-    relay.poke();
-    if ((await jobs(pool)).length >= 10) break;
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
+  await untilJobs(6);
   // Poked as often as a busy worker would, it admits nothing while nothing starts, for as long as nothing does.
   for (let n = 0; n < 150; n++) {
     relay.poke();
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
   const first = await jobs(pool);
-  expect(first).toHaveLength(10);
-  expect(await wishCount(pool)).toBe(1_990);
-  // Three of them start: room for as many more as have left the queue's head, less what runs.
-  running = 3;
-  for (const { run_id } of first.slice(0, 3)) relay.jobStarted(run_id);
-  relay.poke();
-  await new Promise((resolve) => setTimeout(resolve, 150));
+  expect(first).toHaveLength(6);
+  expect(await wishCount(pool)).toBe(1_994);
+  // Five begin within a second: as many may stand ready behind them.
+  running = 5;
+  for (const { run_id: runId } of first.slice(0, 5)) relay.jobStarted(runId);
+  await untilJobs(10);
+  for (let n = 0; n < 50; n++) {
+    relay.poke();
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
   expect(await jobs(pool)).toHaveLength(10);
-  running = 0;
-  relay.poke();
-  for (const deadline = performance.now() + 5_000; (await jobs(pool)).length < 13 && performance.now() < deadline;) await new Promise((resolve) => setTimeout(resolve, 10));
-  expect(await jobs(pool)).toHaveLength(13);
-  expect(new Set((await jobs(pool)).map(({ run_id }) => run_id)).size).toBe(13);
+  expect(new Set((await jobs(pool)).map(({ run_id: runId }) => runId)).size).toBe(10);
 });
 
 it("takes lower priorities first, then whoever has waited longest", async () => {
@@ -65,13 +64,14 @@ it("takes lower priorities first, then whoever has waited longest", async () => 
   const order: string[] = [];
   for (let n = 0; n < 4; n++) order.push(...(await dispatch(pool, 1)));
   expect(order).toEqual([urgent, first, second, late]);
-  expect((await jobs(pool)).map(({ priority }) => priority)).toEqual([-10, 0, 0, 10]);
+  // In the queue they are all alike: a priority there would overtake other tenants' jobs.
+  expect((await jobs(pool)).map(({ run_id: runId, priority }) => [runId, priority])).toEqual([urgent, first, second, late].map((runId) => [runId, 0]));
 });
 
 it("takes only wishes of its own pool and agents", async () => {
   const runId = await bench.enqueue({ pool: "mine" });
   expect(await dispatch("theirs", 10)).toEqual([]);
-  expect((await db.query(DISPATCH_SQL, ["mine", ["another"], 10])).rows).toEqual([]);
+  expect((await db.query(DISPATCH_SQL, ["mine", ["another"], 10, ""])).rows).toEqual([]);
   expect(await dispatch("mine", 10)).toEqual([runId]);
 });
 
@@ -83,7 +83,7 @@ it("two relays share the wishes, and a wish that one has taken the other does no
   await db.query("delete from graphile_worker._private_jobs");
   const one = await bench.connection();
   await one.query("begin");
-  const taken = (await one.query<{ run_id: string }>(DISPATCH_SQL, [pool, ["plain"], 10])).rows.map((row) => row.run_id);
+  const taken = (await one.query<{ run_id: string }>(DISPATCH_SQL, [pool, ["plain"], 10, ""])).rows.map((row) => row.run_id);
   const rest = await dispatch(pool, 100);
   expect(rest).toHaveLength(20);
   expect(rest.filter((runId) => taken.includes(runId))).toEqual([]);
@@ -119,7 +119,7 @@ it("a run for later has no job until its time has come, and then gets one", asyn
 it("says when the next timer is due", async () => {
   const pool = "timers";
   await db.query("delete from capstan.wishes where not ready");
-  expect((await db.query(PROMOTE_SQL)).rows).toEqual([{ promoted: 0, next_in_ms: null }]);
+  expect((await db.query(PROMOTE_SQL)).rows).toEqual([{ promoted: 0, keyed: false, next_in_ms: null }]);
   await bench.enqueue({ pool, runAt: new Date(Date.now() + 60_000) });
   const next = (await db.query<{ next_in_ms: number }>(PROMOTE_SQL)).rows[0]?.next_in_ms ?? 0;
   expect(next).toBeGreaterThan(50_000);

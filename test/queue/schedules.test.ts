@@ -27,7 +27,7 @@ it("a tick starts the run that the schedule describes, once", async () => {
     metadata: { team: "ops" },
     labels: ["b", "a"],
     pool: "slow",
-    concurrencyKey: "books",
+    concurrency: { key: "books", limit: 2, onConflict: "refuse" },
   });
   await makeDue("nightly");
   const due = (await row("nightly"))["next_at"] as Date;
@@ -47,7 +47,8 @@ it("a tick starts the run that the schedule describes, once", async () => {
     metadata: { team: "ops" },
     labels: ["b", "a"],
     pool: "slow",
-    concurrency_key: "books",
+    concurrency_key: "auditor/books",
+    concurrency_limit: 2,
   });
   const created = (await db.query<{ payload: unknown; actor: string }>("select payload, actor from capstan.events where run_id = $1", [run?.id])).rows[0];
   expect(eventSchemas["run.created"].parse(created?.payload)).toEqual({

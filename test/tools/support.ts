@@ -28,6 +28,7 @@ export async function call(tools: readonly Tool[], name: string, input: object, 
     completionToken: "token",
     idempotencyKey: "k",
     secret: () => undefined,
+    saveFile: () => Promise.reject(new Error("no files are kept here")),
     log: silentLog,
     ...context,
   })) as never;

@@ -128,6 +128,10 @@ function applyMarker(state: RunState, event: EventOf<"context.compacted">): void
   state.corrections = { ...carry.corrections };
   state.modelFailures = carry.model_failures;
   state.truncatedTo = carry.truncated_to;
+  if (carry.budget !== undefined) {
+    const { told, over, wrap_turn: wrapTurn, spent } = carry.budget;
+    state.budget = { told, over, wrapTurn, spent: { tokens: spent.tokens, costUsdMicros: spent.cost_usd_micros } };
+  }
   state.marker = event.seq;
   state.epoch = event.epoch + 1;
   count(state, after);

@@ -1,5 +1,6 @@
 /** Words that planning, summarizing, the marker and the engine share. Pure data; all positions are event seqs. */
 import { z } from "zod";
+import { budgetKinds } from "../budget.ts";
 import { userPart } from "../transcript/message.ts";
 import { tokenScale, usageSchema } from "../usage.ts";
 
@@ -166,6 +167,15 @@ export const carrySchema = z.object({
   reported: z.array(z.enum(compactionReasons)),
   /** Set by the agent (`op=pin`) or by people. */
   pins: z.array(factSchema),
+  /** Where the run has a budget: what its events have said of it, this summary's cost included. */
+  budget: z
+    .object({
+      told: z.array(z.enum(budgetKinds)),
+      over: z.enum(budgetKinds).optional(),
+      wrap_turn: z.int().positive().optional(),
+      spent: z.object({ tokens: z.int().nonnegative(), cost_usd_micros: z.int().nonnegative() }),
+    })
+    .optional(),
 });
 export type Carry = z.infer<typeof carrySchema>;
 

@@ -12,11 +12,14 @@ export const SUBMIT_OUTPUT_TOOL = "submit_output";
 
 export type CallFrame = Omit<CanonicalCall, "messages" | "breakpoints">;
 
-/** The parts of a call that stay the same over a run: computed once per definition and model. */
-export function renderFrame(stored: AgentDefinition, model: string, structuredOutput: boolean): CallFrame {
+/**
+ * The parts of a call that stay the same over a run: computed once per definition and model. `withoutTools` leaves out the
+ * definition's tools, for a last turn; the tool that gives a structured result stays.
+ */
+export function renderFrame(stored: AgentDefinition, model: string, structuredOutput: boolean, { withoutTools = false }: { readonly withoutTools?: boolean } = {}): CallFrame {
   const definition = normalizeDefinition(stored);
   const submits = definition.output_schema !== undefined && !structuredOutput;
-  const tools: ToolSpec[] = definition.tools.map(({ name, description, input_schema }) => ({
+  const tools: ToolSpec[] = (withoutTools ? [] : definition.tools).map(({ name, description, input_schema }) => ({
     name,
     // Which agents it may start is the definition's to say: a fork that narrows it has the same tool.
     description: name === AGENT_TOOL && definition.spawn !== undefined ? `${description} Agents you may start: ${mayStart(definition.spawn.agents)}.` : description,

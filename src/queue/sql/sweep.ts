@@ -109,3 +109,6 @@ select l.id, clock.now, l.priority, true, l.pool, l.agent, l.tenant from lost l 
 where l.updated_at < clock.now - 8 * $1::int * interval '1 ms' or not exists (select from graphile_worker.jobs j where j.task_identifier = 'capstan/' || l.pool || '/' || l.agent and j.locked_at is null and j.run_at <= now() and j.attempts < j.max_attempts)
 on conflict (run_id) do nothing
 returning run_id`;
+
+/** The first in line of concurrency keys with a free place that no end gave on. */
+export const LINES_SQL = "select capstan.look_along_lines() as started";

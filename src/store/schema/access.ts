@@ -62,3 +62,19 @@ export const tenantKeys = capstan.table(
   },
   (t) => [primaryKey({ columns: [t.tenant, t.version] })],
 );
+
+/**
+ * Database roles that reach these tenants only (migrations/0010_access.sql). By name, as in a dump: a role that is renamed
+ * has to be pinned anew, `capstan doctor` finds pins of roles that are gone.
+ */
+export const roleTenants = capstan.table(
+  "role_tenants",
+  {
+    role: text("role").notNull(),
+    tenant: text("tenant").notNull(),
+    createdAt: at("created_at")
+      .notNull()
+      .default(sql`capstan.now()`),
+  },
+  (t) => [primaryKey({ columns: [t.role, t.tenant] })],
+);

@@ -37,6 +37,7 @@ export const compactionTasks = capstan.table(
     error: jsonb("error").$type<JsonObject>(),
   },
   (t) => [
+    index("compaction_tasks_run").on(t.runId),
     uniqueIndex("compaction_tasks_one_in_flight")
       .on(t.runId)
       .where(sql`state in ('requested', 'summarizing', 'ready')`),

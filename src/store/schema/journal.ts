@@ -115,6 +115,12 @@ export const runs = capstan.table(
     index("runs_active")
       .on(t.state, t.pool)
       .where(sql`state in ('queued', 'running')`),
+    index("runs_queued_tenant")
+      .on(t.tenant)
+      .where(sql`state = 'queued'`),
+    index("runs_queued_agent")
+      .on(t.agent)
+      .where(sql`state = 'queued'`),
     index("runs_input_waits")
       .on(t.id)
       .where(sql`state = 'waiting' and inbox_pending > 0`),
@@ -193,6 +199,7 @@ export const inbox = capstan.table(
     appliedSeq: integer("applied_seq"),
   },
   (t) => [
+    index("inbox_run").on(t.runId),
     index("inbox_pending")
       .on(t.runId, t.id)
       .where(sql`applied_seq is null`),

@@ -39,6 +39,7 @@ export const waits = capstan.table(
     index("waits_open")
       .on(t.tenant, t.kind, t.id)
       .where(sql`settled_at is null`),
+    index("waits_run").on(t.runId),
     index("waits_of_run")
       .on(t.runId)
       .where(sql`settled_at is null`),
@@ -62,6 +63,7 @@ export const signals = capstan.table(
     waitId: uuid("wait_id"),
   },
   (t) => [
+    index("signals_run").on(t.runId),
     index("signals_kept")
       .on(t.runId, t.name, t.id)
       .where(sql`wait_id is null`),
@@ -84,7 +86,7 @@ export const schedules = capstan.table(
     /** Ticks that were missed while no worker ran: none of them, the last one, or all. */
     catchUp: text("catch_up").notNull(),
     paused: boolean("paused").notNull().default(false),
-    /** Options of the runs: priority, pool, labels, metadata, interactive, concurrency_key. */
+    /** Options of the runs: priority, pool, labels, metadata, interactive, concurrency_key and its limit, scope and on_conflict. */
     options: jsonb("options").$type<JsonObject>(),
     nextAt: at("next_at"),
     lastTickAt: at("last_tick_at"),

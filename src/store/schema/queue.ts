@@ -21,7 +21,7 @@ export const wishes = capstan.table(
   },
   (t) => [
     index("wishes_ready")
-      .on(t.pool, t.priority, t.at)
+      .on(t.pool, t.tenant, t.priority, t.at)
       .where(sql`ready`),
     index("wishes_later")
       .on(t.at)

@@ -1,6 +1,6 @@
 /** What is used, and what may be. */
 import { sql } from "drizzle-orm";
-import { boolean, check, index, integer, primaryKey, smallint, text, uniqueIndex, uuid } from "drizzle-orm/pg-core";
+import { boolean, check, date, index, integer, primaryKey, smallint, text, uniqueIndex, uuid } from "drizzle-orm/pg-core";
 import { at, big, capstan } from "./base.ts";
 
 /**
@@ -29,6 +29,26 @@ export const usageLedger = capstan.table(
     estimated: boolean("estimated").notNull().default(false),
   },
   (t) => [index("usage_ledger_run").on(t.runId), index("usage_ledger_tenant").on(t.tenant, t.at)],
+);
+
+/** What deleted runs have used, by day (UTC): totals outlive the runs that they were made by. */
+export const usageRollup = capstan.table(
+  "usage_rollup",
+  {
+    tenant: text("tenant").notNull(),
+    day: date("day").notNull(),
+    agent: text("agent").notNull(),
+    /** Empty for tools. */
+    model: text("model").notNull().default(""),
+    kind: text("kind").notNull(),
+    calls: big("calls").notNull().default(0),
+    inputTokens: big("input_tokens").notNull().default(0),
+    outputTokens: big("output_tokens").notNull().default(0),
+    cacheReadTokens: big("cache_read_tokens").notNull().default(0),
+    cacheWriteTokens: big("cache_write_tokens").notNull().default(0),
+    costUsdMicros: big("cost_usd_micros").notNull().default(0),
+  },
+  (t) => [primaryKey({ columns: [t.tenant, t.day, t.agent, t.model, t.kind] })],
 );
 
 /** What an operator allows: each row is one limit; `value` is `*` for "each of its kind", a name for one of them. */

@@ -1,6 +1,6 @@
 /** What the outside is told, and what is still to be told. */
 import { sql } from "drizzle-orm";
-import { index, jsonb, smallint, text, uniqueIndex, uuid } from "drizzle-orm/pg-core";
+import { boolean, index, jsonb, smallint, text, uniqueIndex, uuid } from "drizzle-orm/pg-core";
 import type { JsonObject } from "../../domain/json.ts";
 import { at, capstan } from "./base.ts";
 
@@ -22,6 +22,15 @@ export const webhooks = capstan.table(
       .notNull()
       .default(sql`capstan.now()`),
     disabledAt: at("disabled_at"),
+    /** Why, when it was not a person: deliveries that were given up, one after another, or the receiver's own word. */
+    disabledReason: text("disabled_reason"),
+    /** Signs beside the new one until then, so that receivers may change over. */
+    previousSecret: text("previous_secret"),
+    previousUntil: at("previous_until"),
+    /** Bodies hold the run's output or error too. */
+    content: boolean("content").notNull().default(false),
+    /** Deliveries that were given up since the last one that arrived. */
+    failures: smallint("failures").notNull().default(0),
   },
   (t) => [uniqueIndex("webhooks_name").on(t.tenant, t.name)],
 );
@@ -48,6 +57,9 @@ export const webhookDeliveries = capstan.table(
   (t) => [
     index("webhook_deliveries_due")
       .on(t.nextAt)
+      .where(sql`next_at is not null`),
+    index("webhook_deliveries_waiting")
+      .on(t.webhookId, t.nextAt)
       .where(sql`next_at is not null`),
     index("webhook_deliveries_webhook").on(t.webhookId, t.id),
     index("webhook_deliveries_run").on(t.runId),

@@ -25,10 +25,10 @@ with limits as materialized (
 ), item as (
   select * from unnest($1::uuid[], $2::int[], $3::int[], $4::boolean[], $5::int[], $6::int[], $7::int[], $8::text[], $9::text[], $10::timestamptz[],
     $11::int[], $12::int[], $13::bigint[], $14::int[], $15::int[], $16::text[], $17::int[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[],
-    $23::smallint[], $24::smallint[], $25::text[], $26::text[], $27::text[], $28::boolean[], $29::timestamptz[], $30::int[], $48::int[], $51::boolean[])
+    $23::smallint[], $24::smallint[], $25::text[], $26::text[], $27::text[], $28::boolean[], $29::timestamptz[], $30::int[], $48::int[], $51::boolean[], $52::smallint[])
   as i(run_id, expected_next, token, release, inbox_most, added, applied, state, wait_reason, wake_at,
     turn, added_bytes, transcript_bytes, view_epoch, context_tokens, context_scale, context_window, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd_micros,
-    growth_level, retry_count, error_code, definition_sha, last_span, reset_crashes, wish_at, append_id, view_marker, on_ended)
+    growth_level, retry_count, error_code, definition_sha, last_span, reset_crashes, wish_at, append_id, view_marker, on_ended, budget_level)
 ), changed as (
   update capstan.runs r set
     updated_at = l.now,
@@ -39,7 +39,7 @@ with limits as materialized (
     crash_count = case when h.reset_crashes then 0 else r.crash_count end,
     retry_count = h.retry_count,
     taken_over = r.taken_over and h.token is null,
-    growth_level = h.growth_level,
+    growth_level = h.growth_level, budget_level = h.budget_level,
     view_epoch = h.view_epoch,
     view_marker_seq = h.view_marker,
     inbox_pending = r.inbox_pending - h.applied,
@@ -168,6 +168,7 @@ export function appendValues(workerId: string, items: readonly PreparedAppend[])
     plainArray(settled.map((s) => s.runId)),
     plainArray(settled.map((s) => s.id)),
     of((i) => i.request.onEnded ?? false),
+    patch((p) => p.budgetLevel),
   ];
 }
 

@@ -7,7 +7,7 @@ import type { RunRow } from "../../engine/ports.ts";
 export const RUN_COLUMNS = `r.id, r.tenant, r.agent, r.definition_sha, r.state, r.wait_reason, r.wake_at, r.paused, r.worker_id, r.fencing_token, r.next_seq, r.seq_offset, r.turn,
   r.crash_count, r.inbox_pending, r.journal_bytes::float8 as journal_bytes, r.transcript_bytes::float8 as transcript_bytes, r.growth_level, r.view_epoch, r.view_marker_seq,
   r.input_tokens::float8 as input_tokens, r.output_tokens::float8 as output_tokens, r.cache_read_tokens::float8 as cache_read_tokens, r.cache_write_tokens::float8 as cache_write_tokens, r.cost_usd_micros::float8 as cost_usd_micros,
-  r.interactive, r.created_at, r.deadline, r.traceparent, r.priority, r.pool, r.depth, capstan.now() as now`;
+  r.interactive, r.created_at, r.run_at, r.deadline, r.traceparent, r.priority, r.pool, r.depth, capstan.now() as now`;
 
 export interface RawRunRow {
   id: string;
@@ -37,6 +37,7 @@ export interface RawRunRow {
   cost_usd_micros: number;
   interactive: boolean;
   created_at: Date;
+  run_at: Date | null;
   deadline: Date | null;
   traceparent: string | null;
   priority: number;
@@ -76,6 +77,7 @@ export function toRunRow(raw: RawRunRow): RunRow {
     },
     interactive: raw.interactive,
     createdAt: raw.created_at,
+    runAt: raw.run_at ?? undefined,
     deadline: raw.deadline ?? undefined,
     traceparent: raw.traceparent ?? undefined,
     priority: raw.priority,
