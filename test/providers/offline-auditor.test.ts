@@ -28,7 +28,6 @@ beforeAll(async () => {
   await writeFile(join(root, "src", "b.ts"), `${Array.from({ length: 30 }, (_, i) => `export const line${i} = ${i};`).join("\n")}\n`);
   await writeFile(join(root, "src", "lib", "copy.ts"), `${Array.from({ length: 30 }, (_, i) => `export const line${i} = ${i};`).join("\n")}\n`);
   // A finding for the auditor: the text of a file that is audited, not a test of ours.
-  // The text of a file that the auditor is to find fault with: it is read and never run.
   await writeFile(join(root, "src", "a.test.ts"), `test.only("x", () => {});\n`);
   await writeFile(join(root, "conflict.txt"), "<<<<<<< ours\na\n>>>>>>> theirs\n");
   await writeFile(join(root, "blob.bin"), Buffer.from([0, 1, 2]));
@@ -95,7 +94,6 @@ test("finds what is wrong in a folder, with file and line, and nothing in what i
     "- src/a.ts:3: // TODO: later",
     "- src/a.ts:4: AKIABB… (20 characters)",
     // What the report says of the file above.
-    // What the auditor says of that text.
     "- src/a.test.ts:1: test.only",
     "- conflict.txt:1: <<<<<<< ours",
     "- conflict.txt:3: >>>>>>> theirs",
